@@ -1,0 +1,68 @@
+/// @file
+/// The command line, the same in all four binaries: which options a step has, what their values mean, and one
+/// line of help for everything that is not right.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/model/dtype.h"
+#include "common/model/sampler.h"
+
+namespace kvcache {
+
+/// The four programs.
+enum class Step : std::uint8_t { no_cache = 1, flat_cache = 2, paged = 3, prefix_cache = 4 };
+
+/// "step1_no_cache", ...
+std::string name_of(Step step);
+
+/// One sequence as asked for: a text to encode, or token ids as they are.
+using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
+
+enum class Device : std::uint8_t { automatic, cpu, cuda };
+enum class AttentionPath : std::uint8_t { gather, paged };
+
+struct Options {
+  std::filesystem::path model;  ///< empty: the shipped model
+  std::string random_weights;   ///< a shape's name, or empty
+  std::vector<Prompt> prompts;  ///< in the order of the line; empty: the default prompt
+  std::int64_t tokens = 64;     ///< new tokens per sequence
+  bool ignore_eos = false;
+  SamplingParams sampling;
+  Device device = Device::automatic;
+  std::optional<DType> dtype;  ///< none: f32 on the CPU, bf16 on CUDA
+  int threads = 0;             ///< 0: all
+  bool json = false, logits = false, demo = false;
+  // step 2
+  std::optional<std::int64_t> max_seq_len;
+  // steps 3 and 4
+  std::int64_t block_size = 16;
+  std::optional<std::int64_t> num_blocks;       ///< none: fitting the request
+  std::optional<std::int64_t> kv_memory_bytes;  ///< excludes num_blocks
+  bool kv_memory_auto = false;
+  AttentionPath attention = AttentionPath::paged;
+  // step 4
+  bool prefix_cache = true;
+  std::string salt;
+  std::string system_prompt;
+  std::int64_t samples = 1;
+  std::int64_t host_blocks = 0;
+  // steps 2 to 4
+  std::filesystem::path trace;  ///< empty: off
+};
+
+/// Parses the command line of `step`. `--help` prints the options of the step on stdout and returns nothing.
+/// @throws InputError: one line with the option and its value and what would be right; for an option that
+/// another step has, the name of that step.
+std::optional<Options> parse_options(Step step, int argc, const char* const* argv);
+
+/// The shipped model's folder: next to an installed binary, else in the source tree it was built from.
+/// @throws InputError naming the places that were looked at.
+std::filesystem::path shipped_model_folder();
+
+}  // namespace kvcache

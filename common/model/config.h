@@ -1,0 +1,62 @@
+/// @file
+/// What a checkpoint's config.json says of the transformer: its sizes and the few choices that change the
+/// result. Chapter: step 1.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+
+/// How positions turn into rotation angles.
+struct RopeConfig {
+  enum class Type : std::uint8_t { default_, linear, llama3 };
+  Type type = Type::default_;
+  double theta = 10000.0;
+  double factor = 1.0;                             ///< linear, llama3
+  double low_freq_factor = 1.0;                    ///< llama3
+  double high_freq_factor = 4.0;                   ///< llama3
+  double original_max_position_embeddings = 8192;  ///< llama3
+};
+
+/// The sizes of a Llama, Qwen2 or Qwen3 transformer. Every field is positive and consistent once parsed.
+struct ModelConfig {
+  std::string architecture;  ///< "LlamaForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;                    ///< query heads
+  std::int64_t kv_heads = 0;                 ///< divides heads
+  std::int64_t head_dim = 0;                 ///< even
+  std::int64_t max_position_embeddings = 0;  ///< the context: prompt + output tokens
+  float rms_norm_eps = 1e-6F;
+  bool tie_word_embeddings = false;  ///< the output head is the embedding table
+  bool qkv_bias = false;             ///< q, k and v projections have a bias
+  bool output_bias = false;          ///< the attention's output projection has a bias (Llama attention_bias)
+  bool mlp_bias = false;             ///< gate, up and down projections have a bias
+  bool qk_norm = false;              ///< per-head RMSNorm of q and k before RoPE (Qwen3)
+  RopeConfig rope;
+  std::vector<std::int32_t>
+      eos_ids;  ///< union of config.json's and generation_config.json's, sorted, may be empty
+
+  /// Bytes that K and V of one token take over all layers, for numbers of `bytes_per_number`.
+  std::int64_t kv_bytes_per_token(std::int64_t bytes_per_number) const {
+    return layers * 2 * kv_heads * head_dim * bytes_per_number;
+  }
+};
+
+/// Reads `folder`/config.json and, where it exists, `folder`/generation_config.json.
+/// @throws InputError naming file, field and value: a missing or unreadable file, JSON that is not an object,
+/// a missing or impossible size, and, by name, everything a configuration can ask for that this project does
+/// not do.
+ModelConfig read_config(const std::filesystem::path& folder);
+
+/// The configuration of a named shape for `--random-weights`: "fairytale", "qwen3-0.6b", "tinyllama-1.1b",
+/// "llama-3.2-1b", ...; 32,768 positions, no end-of-sequence id.
+/// @throws InputError that lists the names, for an unknown one.
+ModelConfig named_config(const std::string& name);
+
+}  // namespace kvcache

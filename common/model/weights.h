@@ -1,0 +1,68 @@
+/// @file
+/// The transformer's parameters, as views into a mapped checkpoint (or into memory this process made).
+/// Chapter: step 1.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/dtype.h"
+
+namespace kvcache {
+
+/// A matrix [rows, cols] or, with rows == 1, a vector [cols], in the type it is stored in, row major, packed.
+struct Weight {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;  ///< output features
+  std::int64_t cols = 0;  ///< input features
+  const std::byte* data =
+      nullptr;  ///< rows * cols numbers; need not be aligned; nullptr: this weight is absent
+  bool present() const { return data != nullptr; }
+};
+
+/// A linear projection y = x W^T + b.
+struct Projection {
+  Weight weight;  ///< [out, in]
+  Weight bias;    ///< [out], often absent
+};
+
+struct LayerWeights {
+  Weight attention_norm;  ///< [hidden]
+  Projection q;           ///< [heads * head_dim, hidden]
+  Projection k, v;        ///< [kv_heads * head_dim, hidden]
+  Weight q_norm, k_norm;  ///< [head_dim], Qwen3 only
+  Projection o;           ///< [hidden, heads * head_dim]
+  Weight mlp_norm;        ///< [hidden]
+  Projection gate, up;    ///< [intermediate, hidden]
+  Projection down;        ///< [hidden, intermediate]
+};
+
+struct Weights {
+  Weight embedding;                   ///< [vocab, hidden]
+  std::vector<LayerWeights> layers;   ///< [layers]
+  Weight final_norm;                  ///< [hidden]
+  Weight lm_head;                     ///< [vocab, hidden]; the embedding where the head is tied
+  std::shared_ptr<const void> owner;  ///< keeps the mapped files or buffers alive
+};
+
+/// Called now and then while weights load, with the fraction done in [0, 1].
+using LoadProgress = std::function<void(double)>;
+
+/// Loads `folder`/model.safetensors or the shards that `folder`/model.safetensors.index.json names.
+/// With dtype f32 the weights stay in their stored type (F32, F16 or BF16, mixed as they come; the arithmetic
+/// widens them exactly); with f16 or bf16 those stored otherwise are rounded to it once, here.
+/// @throws InputError naming file and tensor: one missing, duplicated between shards, of the wrong shape or
+/// of a type that is not a float type; quantised weights; and, for f16, a number beyond 65,504.
+Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config, DType dtype,
+                     const LoadProgress& progress = {});
+
+/// Seeded random weights of a configuration, in `dtype` (normal, standard deviation about 1/sqrt(in); norms
+/// 1). The same on every machine and for any number of threads.
+Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
+                       const LoadProgress& progress = {});
+
+}  // namespace kvcache
