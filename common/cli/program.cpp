@@ -1,0 +1,132 @@
+/// @file
+/// See program.h.
+#include "common/cli/program.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "common/cli/print.h"
+#include "common/cli/progress.h"
+#include "common/cpu/cpu_backend.h"
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+constexpr const char* kDefaultPrompt = "Once upon a time";
+
+/// Ids for a model without a tokenizer, spread over the vocabulary.
+std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t n = 0; n < 16; ++n) ids.push_back(static_cast<std::int32_t>((n * 7919 + 1) % vocab_size));
+  return ids;
+}
+
+std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program) {
+  if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
+  return program.tokenizer->encode(std::get<std::string>(prompt));
+}
+
+void check_prompt(std::size_t number, const std::vector<std::int32_t>& ids, const ModelConfig& config) {
+  const auto length = static_cast<std::int64_t>(ids.size());
+  if (length == 0) {
+    throw InputError(fmt::format(
+        "prompt {} is empty: it has no token, and this model adds none of its own; give some text", number));
+  }
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      throw InputError(fmt::format("prompt {}: token id {} is outside the vocabulary, 0 to {}", number, id,
+                                   config.vocab_size - 1));
+    }
+  }
+  if (length >= config.max_position_embeddings) {
+    throw InputError(fmt::format(
+        "prompt {} has {} tokens and the model's context is {}; the prompt must leave room for one more",
+        number, length, config.max_position_embeddings));
+  }
+}
+
+void add_requests(Program& program) {
+  const Options& options = program.options;
+  const ModelConfig& config = program.model->config();
+  std::vector<Prompt> prompts = options.prompts;
+  if (prompts.empty() && program.tokenizer) prompts.emplace_back(kDefaultPrompt);
+  if (prompts.empty()) prompts.emplace_back(made_up_ids(config.vocab_size));
+  for (const Prompt& prompt : prompts) {
+    Request request{prompt_ids(prompt, program), options.tokens, options.ignore_eos, options.sampling};
+    check_prompt(program.requests.size() + 1, request.prompt_ids, config);
+    program.requests.push_back(std::move(request));
+  }
+}
+
+}  // namespace
+
+Program load_program(Step step, Options options) {
+  if (options.device == Device::cuda)
+    throw RunError("--device cuda: this build has no CUDA support; use --device cpu");
+  Program program{.step = step,
+                  .options = std::move(options),
+                  .model_name = {},
+                  .dtype = DType::f32,
+                  .threads = omp_get_max_threads(),
+                  .tokenizer = {},
+                  .model = {},
+                  .requests = {}};
+  const Options& given = program.options;
+  if (given.dtype) program.dtype = *given.dtype;
+  if (given.threads > 0) program.threads = given.threads;
+  omp_set_num_threads(program.threads);
+
+  auto backend = std::make_unique<CpuBackend>(program.dtype, program.threads);
+  if (!given.random_weights.empty()) {
+    program.model_name = "random:" + given.random_weights;
+    ModelConfig config = named_config(given.random_weights);
+    ProgressLine progress("Making random weights");
+    Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
+    program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
+  } else {
+    const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
+    program.model_name = folder.string();
+    ModelConfig config = read_config(folder);
+    program.tokenizer.emplace(folder);
+    ProgressLine progress("Loading weights");
+    Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
+    program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
+  }
+  add_requests(program);
+  return program;
+}
+
+Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
+  const Options& options = program.options;
+  const bool stream =
+      !options.json && program.requests.size() == 1 && program.tokenizer && isatty(STDOUT_FILENO) == 1;
+  const std::vector<std::int32_t>& eos_ids = program.model->config().eos_ids;
+  std::optional<StreamDecoder> decoder;
+  if (stream) decoder.emplace(*program.tokenizer);
+  const auto print_token = [&](std::size_t, std::int32_t id) {
+    if (!decoder || std::binary_search(eos_ids.begin(), eos_ids.end(), id)) return;
+    fmt::print("{}", decoder->push(id));
+    std::fflush(stdout);
+  };
+
+  Report report = run(*program.model, manager, store, program.requests, options.logits, print_token);
+  report.step = name_of(program.step);
+  report.model = program.model_name;
+  report.device = "cpu";
+  report.dtype = name_of(program.dtype);
+  report.threads = program.threads;
+  for (SequenceReport& sequence : report.sequences) {
+    std::span<const std::int32_t> ids = sequence.output_ids;
+    if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
+    if (program.tokenizer) sequence.text = program.tokenizer->decode(ids);
+  }
+  if (decoder) fmt::print("{}\n", decoder->finish());
+  fmt::print("{}", options.json ? to_json(report) : to_text(report, stream));
+  return report;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,39 @@
+/// @file
+/// What the four programs have in common around their cache: from the command line to a loaded model and
+/// requests, and from a report to what is printed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cli/options.h"
+#include "common/kv/run.h"
+#include "common/model/tokenizer.h"
+#include "common/model/transformer.h"
+
+namespace kvcache {
+
+/// A model that is ready to run and the sequences asked for.
+struct Program {
+  Step step;
+  Options options;
+  std::string model_name;  ///< the folder, or "random:NAME"
+  DType dtype;             ///< of weights, activations and K/V
+  int threads;
+  std::optional<Tokenizer> tokenizer;  ///< none with random weights
+  std::unique_ptr<Transformer> model;
+  std::vector<Request> requests;  ///< in the order of the command line
+};
+
+/// Loads what `options` ask for and checks every prompt.
+/// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
+/// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
+Program load_program(Step step, Options options);
+
+/// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
+/// when stdout is a terminal and there is one sequence.
+/// @return the report, complete with texts.
+Report run_and_print(Program& program, KvManager& manager, KvStore& store);
+
+}  // namespace kvcache

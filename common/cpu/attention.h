@@ -1,0 +1,59 @@
+/// @file
+/// Causal attention of new tokens over stored keys and values on the CPU, wherever the rows lie. Chapter:
+/// step 1 (the formula), step 3 (reading through a block table).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/model/dtype.h"
+
+namespace kvcache {
+
+/// Where the K and V rows of one layer lie. A slot holds one token: [kv_heads, head_dim] numbers of K, and
+/// the same of V.
+struct KvRows {
+  DType dtype = DType::f32;
+  const std::byte* k = nullptr;  ///< [slots, kv_heads, head_dim]
+  const std::byte* v = nullptr;  ///< [slots, kv_heads, head_dim]
+};
+
+/// Which slot holds position p of a sequence: counted on from a first slot, or looked up in a block table.
+struct SlotMap {
+  std::int64_t first = 0;  ///< contiguous: the slot of position 0
+  const std::int32_t* blocks =
+      nullptr;  ///< paged: [ceil(context / block_size)] block ids; nullptr: contiguous
+  std::int64_t block_size = 1;
+
+  /// first + position, or block_id * block_size + offset; in 64 bits.
+  std::int64_t slot(std::int64_t position) const {
+    if (blocks == nullptr) return first + position;
+    return blocks[position / block_size] * block_size + position % block_size;
+  }
+};
+
+/// One sequence of a pass: its new tokens are the rows [row_begin, row_end) of q and the last positions of
+/// its context.
+struct AttentionSequence {
+  std::int64_t row_begin = 0, row_end = 0;
+  std::int64_t context = 0;  ///< tokens stored, the new ones included
+  SlotMap slots;
+};
+
+struct AttentionShape {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+/// out = softmax(q K^T / sqrt(head_dim)) V per query head, each new token seeing the positions up to its own.
+/// @param q, out  [rows, heads, head_dim], rows `stride` floats apart; out is rounded to `store_as` when not
+/// f32
+///
+/// The positions are taken in chunks of fixed size, counted from position 0, and the chunks' softmax parts
+/// merged in order, so a row's bits depend on its q and on the K and V it sees alone: not on the other rows
+/// of the pass, on where the slots lie, or on the number of threads. Slots beyond a sequence's context are
+/// never read. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et
+/// al., "FlashAttention" (2022).
+void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
+               const float* q, float* out, std::int64_t stride, DType store_as, int threads);
+
+}  // namespace kvcache

@@ -1,0 +1,39 @@
+/// @file
+/// The forward pass's arithmetic on the CPU. Chapter: step 1.
+#pragma once
+
+#include <vector>
+
+#include "common/model/backend.h"
+
+namespace kvcache {
+
+/// float32 arithmetic on `threads` threads. With activations f16 or bf16 every stored result is rounded to
+/// that type. Each row's result depends on that row alone, bit for bit (vec16.h).
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(DType activations, int threads) : activations_(activations), threads_(threads) {}
+
+  void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
+  void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
+  void rms_norm(const Matrix& x, const Weight& weight, float eps, Matrix& out) override;
+  void project(const Matrix& x, std::span<const Product> products) override;
+  void set_positions(std::span<const std::int32_t> positions,
+                     std::span<const float> inverse_frequencies) override;
+  void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
+  void add(Matrix& x, const Matrix& y) override;
+  void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
+  void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
+  void read(const Matrix& x, std::span<float> out) override;
+
+ private:
+  /// Calls `function(row)` for each row, on all threads when there is enough to do.
+  template <typename Function>
+  void for_each_row(std::int64_t rows, std::int64_t cols, Function function) const;
+
+  DType activations_;
+  int threads_;
+  std::vector<float> cosines_, sines_;  // [rows, head_dim / 2] of the pass
+};
+
+}  // namespace kvcache

@@ -1,0 +1,65 @@
+/// @file
+/// The one inner loop under the matrix product and the attention scores: several rows times several rows at
+/// once. Chapter: step 1, "The same bits".
+#pragma once
+
+#include "common/cpu/vec16.h"
+
+namespace kvcache {
+
+/// Tile sizes that keep the accumulators in registers: how many rows of x meet how many rows of w, and how
+/// many rows of w one single row of x meets. They change speed only: each inner product is summed in the same
+/// order in every tile.
+#if defined(KVCACHE_AVX512)
+inline constexpr int kTileRows = 4, kTileOutputs = 4, kSingleRowOutputs = 16;  // 16 of 32 registers
+#else
+inline constexpr int kTileRows = 2, kTileOutputs = 3, kSingleRowOutputs = 6;  // 12 of 16 registers on AVX2
+#endif
+
+/// out[r][o] = sum over k < n of x[r][k] * w[o][k], for R rows of floats and O rows of stored numbers.
+template <DType dtype, int R, int O>
+void dot_tile(const float* const (&x)[R], const std::byte* const (&w)[O], std::int64_t n,
+              float (&out)[R][O]) {
+  Vec16 sums[R * O];
+  for (Vec16& partial : sums) partial = Vec16::all(0.0F);
+  const std::int64_t whole = n / 16 * 16;
+  for (std::int64_t k = 0; k < whole; k += 16) {
+    Vec16 x_lanes[R];
+    for (int r = 0; r < R; ++r) x_lanes[r] = Vec16::load(x[r] + k);
+    for (int o = 0; o < O; ++o) {
+      const Vec16 w_lanes = Vec16::load<dtype>(w[o] + k * size_of(dtype));
+      for (int r = 0; r < R; ++r) sums[r * O + o] = fma(x_lanes[r], w_lanes, sums[r * O + o]);
+    }
+  }
+  if (whole < n) {
+    for (int o = 0; o < O; ++o) {
+      const Vec16 w_lanes = load_tail<dtype>(w[o] + whole * size_of(dtype), n - whole);
+      for (int r = 0; r < R; ++r) {
+        const auto* x_bytes = reinterpret_cast<const std::byte*>(x[r] + whole);
+        sums[r * O + o] = fma(load_tail<DType::f32>(x_bytes, n - whole), w_lanes, sums[r * O + o]);
+      }
+    }
+  }
+  if constexpr (R * O == 16) {
+    sum_each(sums).store(&out[0][0]);
+  } else {
+    for (int r = 0; r < R; ++r) {
+      for (int o = 0; o < O; ++o) out[r][o] = sum(sums[r * O + o]);
+    }
+  }
+}
+
+/// Calls `function.template operator()<dtype>()` for the run-time `dtype`.
+template <typename Function>
+auto with_dtype(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::f16:
+      return function.template operator()<DType::f16>();
+    case DType::bf16:
+      return function.template operator()<DType::bf16>();
+    default:
+      return function.template operator()<DType::f32>();
+  }
+}
+
+}  // namespace kvcache

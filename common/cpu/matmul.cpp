@@ -1,0 +1,135 @@
+/// @file
+/// See matmul.h. The loops are ordered for the caches: a tile of weights is read from memory once, widened to
+/// float once, and meets all rows; rows are taken in blocks that fit the second-level cache.
+#include "common/cpu/matmul.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/cpu/dot_tile.h"
+
+namespace kvcache {
+namespace {
+
+/// Outputs that one thread takes at a time; a multiple of every tile width.
+constexpr std::int64_t kUnitOutputs = 48;
+/// Bytes of x that a block of rows may take: half of a common second-level cache.
+constexpr std::int64_t kRowBlockBytes = 512 * 1024;
+
+struct Rows {
+  const float* data;
+  std::int64_t stride;
+  std::int64_t count;
+  const float* operator[](std::int64_t row) const { return data + row * stride; }
+};
+
+void put(float value, std::int64_t row, std::int64_t output, const MatmulOutput& to, DType store_as) {
+  const Weight& bias = to.projection->bias;
+  if (bias.present()) value += read_number(bias.dtype, bias.data + output * size_of(bias.dtype));
+  to.data[row * to.stride + output] = store_as == DType::f32 ? value : round_to(store_as, value);
+}
+
+/// R rows from `row` on, O outputs from `output` on; `w` is the first of the O rows of weights, `in` numbers
+/// apart.
+template <DType dtype, int R, int O>
+void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, std::int64_t output,
+          const MatmulOutput& to, DType store_as) {
+  const float* x_rows[R];
+  const std::byte* w_rows[O];
+  float values[R][O];
+  for (int r = 0; r < R; ++r) x_rows[r] = x[row + r];
+  for (int o = 0; o < O; ++o) w_rows[o] = w + o * in * size_of(dtype);
+  dot_tile<dtype, R, O>(x_rows, w_rows, in, values);
+  for (int r = 0; r < R; ++r) {
+    for (int o = 0; o < O; ++o) put(values[r][o], row + r, output + o, to, store_as);
+  }
+}
+
+/// Rows [begin, end) times O outputs, in tiles of kTileRows and single rows for the rest.
+template <DType dtype, int O>
+void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, const std::byte* w,
+                        std::int64_t in, std::int64_t output, const MatmulOutput& to, DType store_as) {
+  std::int64_t row = begin;
+  for (; row + kTileRows <= end; row += kTileRows)
+    tile<dtype, kTileRows, O>(x, row, w, in, output, to, store_as);
+  for (; row < end; ++row) tile<dtype, 1, O>(x, row, w, in, output, to, store_as);
+}
+
+/// One row times the outputs [begin, end): decoding. Weights go from memory straight into the registers.
+template <DType dtype>
+void single_row(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
+  const Weight& weight = to.projection->weight;
+  const std::int64_t row_bytes = weight.cols * size_of(dtype);
+  std::int64_t output = begin;
+  for (; output + kSingleRowOutputs <= end; output += kSingleRowOutputs) {
+    tile<dtype, 1, kSingleRowOutputs>(x, 0, weight.data + output * row_bytes, weight.cols, output, to,
+                                      store_as);
+  }
+  for (; output < end; ++output) {
+    tile<dtype, 1, 1>(x, 0, weight.data + output * row_bytes, weight.cols, output, to, store_as);
+  }
+}
+
+/// All rows times the outputs [begin, end): prefill and batches.
+template <DType dtype>
+void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
+  const Weight& weight = to.projection->weight;
+  const std::int64_t in = weight.cols;
+  const std::int64_t block =
+      std::max<std::int64_t>(kTileRows, kRowBlockBytes / (in * 4) / kTileRows * kTileRows);
+  thread_local std::vector<float> widened;  // [kTileOutputs, in]
+  widened.resize(static_cast<std::size_t>(kTileOutputs * in));
+  for (std::int64_t first = 0; first < x.count; first += block) {
+    const std::int64_t last = std::min(x.count, first + block);
+    std::int64_t output = begin;
+    for (; output + kTileOutputs <= end; output += kTileOutputs) {
+      const std::byte* w = weight.data + output * in * size_of(dtype);
+      if (dtype == DType::f32 || last - first <= kTileRows) {
+        rows_times_outputs<dtype, kTileOutputs>(x, first, last, w, in, output, to, store_as);
+        continue;
+      }
+      const std::int64_t numbers = kTileOutputs * in;
+      std::int64_t k = 0;
+      for (; k + 16 <= numbers; k += 16) Vec16::load<dtype>(w + k * size_of(dtype)).store(widened.data() + k);
+      for (; k < numbers; ++k)
+        widened[static_cast<std::size_t>(k)] = read_number(dtype, w + k * size_of(dtype));
+      const auto* wide = reinterpret_cast<const std::byte*>(widened.data());
+      rows_times_outputs<DType::f32, kTileOutputs>(x, first, last, wide, in, output, to, store_as);
+    }
+    for (; output < end; ++output) {
+      const std::byte* w = weight.data + output * in * size_of(dtype);
+      rows_times_outputs<dtype, 1>(x, first, last, w, in, output, to, store_as);
+    }
+  }
+}
+
+}  // namespace
+
+void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
+            DType store_as, int threads) {
+  if (rows == 0) return;
+  const Rows x_rows{x, x_stride, rows};
+  std::vector<std::int64_t> first_unit{0};  // [outputs + 1]: the units of all products, one after the other
+  for (const MatmulOutput& to : outputs) {
+    const std::int64_t units = (to.projection->weight.rows + kUnitOutputs - 1) / kUnitOutputs;
+    first_unit.push_back(first_unit.back() + units);
+  }
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (std::int64_t unit = 0; unit < first_unit.back(); ++unit) {
+    std::size_t which = 0;
+    while (unit >= first_unit[which + 1]) ++which;
+    const MatmulOutput& to = outputs[which];
+    const Weight& weight = to.projection->weight;
+    const std::int64_t begin = (unit - first_unit[which]) * kUnitOutputs;
+    const std::int64_t end = std::min(begin + kUnitOutputs, weight.rows);
+    with_dtype(weight.dtype, [&]<DType dtype>() {
+      if (rows == 1) {
+        single_row<dtype>(x_rows, begin, end, to, store_as);
+      } else {
+        many_rows<dtype>(x_rows, begin, end, to, store_as);
+      }
+    });
+  }
+}
+
+}  // namespace kvcache

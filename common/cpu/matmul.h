@@ -1,0 +1,27 @@
+/// @file
+/// The matrix product of the forward pass on the CPU: y = x W^T + b for one or many rows. Chapter: step 1.
+#pragma once
+
+#include <span>
+
+#include "common/model/weights.h"
+
+namespace kvcache {
+
+/// One product of a call to `matmul`: where the rows of y = x W^T + b go.
+struct MatmulOutput {
+  const Projection* projection;
+  float* data;  ///< [rows, projection->weight.rows], each row `stride` floats after the one before
+  std::int64_t stride;
+};
+
+/// Multiplies `x` [rows, in] (each row `x_stride` floats after the one before) with every projection of
+/// `outputs`; they share one parallel region, so q, k and v cost one hand-over between threads instead of
+/// three. Results are rounded to `store_as` when that is not f32.
+///
+/// Every output number is one inner product summed in the order of vec16.h: its bits depend on its row of x
+/// and its row of W alone, not on how many rows are computed together nor on the number of threads.
+void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
+            DType store_as, int threads);
+
+}  // namespace kvcache

@@ -1,0 +1,387 @@
+"""Trains the fairytale model: a small Qwen3-shaped transformer that writes in the manner of old tales.
+
+    python train.py CORPUS OUT
+
+CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says what it expects and README.md lists the
+books. OUT becomes a plain Hugging Face checkpoint (config.json, generation_config.json, model.safetensors in bfloat16,
+tokenizer.json, tokenizer_config.json). It always holds the best model so far by held-out loss, so the run may be cut off
+at any time. evaluate.py measures the result.
+
+The weights are kept in float32 and multiplied in bfloat16. Each matrix kind is one parameter [layers, out, in], so that
+the optimiser treats all layers in one batch: a small model is bound by kernel launches, not by arithmetic.
+"""
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from prepare_data import Tale, read_corpus
+
+disable_progress_bar()
+END_OF_TALE = "<|endoftext|>"  # between tales in training; the model's end-of-sequence token
+SPLIT = (  # how Qwen2 cuts a text into pieces before byte-pair merges
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+INNER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level byte-pair encoding; any text can be encoded and comes back unchanged but for Unicode's NFC form."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TALE],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TALE)
+
+
+class TaleModel(nn.Module):
+    """The forward pass of Qwen3 with dropout, and no cache: it only trains."""
+
+    def __init__(self, config: Qwen3Config, dropout: float):
+        super().__init__()
+        self.config, self.dropout = config, dropout
+        hidden, layers, head = config.hidden_size, config.num_hidden_layers, config.head_dim
+        query, key = config.num_attention_heads * head, config.num_key_value_heads * head
+        inner = config.intermediate_size
+
+        def matrix(rows: int, columns: int, scale: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(torch.randn(layers, rows, columns) * scale / math.sqrt(columns))
+
+        residual = 1 / math.sqrt(2 * layers)  # what is added to the residual stream starts small
+        self.embedding = nn.Parameter(torch.randn(config.vocab_size, hidden) * 0.02)  # [vocab, hidden], also the output
+        self.q, self.k, self.v = matrix(query, hidden), matrix(key, hidden), matrix(key, hidden)
+        self.o = matrix(hidden, query, residual)
+        self.gate, self.up = matrix(inner, hidden), matrix(inner, hidden)
+        self.down = matrix(hidden, inner, residual)
+        self.attention_norm = nn.Parameter(torch.ones(layers, hidden))
+        self.ffn_norm = nn.Parameter(torch.ones(layers, hidden))
+        self.q_norm, self.k_norm = nn.Parameter(torch.ones(layers, head)), nn.Parameter(torch.ones(layers, head))
+        self.final_norm = nn.Parameter(torch.ones(hidden))
+
+        frequency = config.rope_parameters["rope_theta"] ** -(torch.arange(0, head, 2).float() / head)
+        angle = torch.outer(torch.arange(config.max_position_embeddings).float(), frequency).repeat(1, 2)
+        self.register_buffer("cosine", angle.cos(), persistent=False)  # [positions, head_dim]
+        self.register_buffer("sine", angle.sin(), persistent=False)
+
+    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), x.shape[-1:], weight, self.config.rms_norm_eps)
+
+    def heads(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[batch, tokens, heads * head_dim] to [batch, heads, tokens, head_dim], normalised and rotated."""
+        x = self.norm(x.unflatten(-1, (-1, self.config.head_dim)), weight).transpose(1, 2)
+        first, second = x.chunk(2, dim=-1)
+        tokens = x.shape[-2]
+        return (x * self.cosine[:tokens] + torch.cat((-second, first), dim=-1) * self.sine[:tokens]).bfloat16()
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [batch, tokens] to the hidden state before the output matrix, [batch, tokens, hidden]."""
+        groups = self.config.num_attention_heads // self.config.num_key_value_heads
+        x = self.drop(F.embedding(ids, self.embedding))
+        per_layer = [getattr(self, name).bfloat16().unbind() for name in INNER_MATRICES]
+        norms = [
+            weight.unbind() for weight in (self.attention_norm, self.q_norm, self.k_norm, self.ffn_norm)
+        ]
+        for (q, k, v, o, gate, up, down), (attention_norm, q_norm, k_norm, ffn_norm) in zip(
+            zip(*per_layer), zip(*norms)
+        ):
+            y = self.norm(x, attention_norm).bfloat16()
+            queries, keys = self.heads(F.linear(y, q), q_norm), self.heads(F.linear(y, k), k_norm)
+            values = F.linear(y, v).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
+            keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+            x = x + self.drop(F.linear(attended.transpose(1, 2).flatten(2), o))
+            y = self.norm(x, ffn_norm).bfloat16()
+            x = x + self.drop(F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down))
+        return self.norm(x, self.final_norm)
+
+    def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Negative log-likelihood of each target in nats, [batch, tokens]; 0 where the target is -100."""
+        logits = F.linear(self(ids).bfloat16(), self.embedding.bfloat16()).float()
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
+        return losses.view_as(targets)
+
+
+def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Writes the weights under Hugging Face's names, rounded to bfloat16."""
+    weights = {"model.embed_tokens.weight": model.embedding, "model.norm.weight": model.final_norm}
+    names = {name: f"self_attn.{name}_proj" for name in "qkvo"}
+    names |= {name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+    names |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+    names |= {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    for ours, theirs in names.items():
+        for layer, weight in enumerate(getattr(model, ours)):
+            weights[f"model.layers.{layer}.{theirs}.weight"] = weight
+    checkpoint = Qwen3ForCausalLM(model.config).to(torch.bfloat16)
+    missing = checkpoint.load_state_dict(weights, strict=False)
+    assert missing.missing_keys in ([], ["lm_head.weight"]) and not missing.unexpected_keys, missing
+    checkpoint.generation_config = GenerationConfig(
+        bos_token_id=model.config.bos_token_id, eos_token_id=model.config.eos_token_id
+    )
+    checkpoint.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+class Muon:
+    """Momentum whose step is made orthogonal, matrix by matrix, for parameters [layers, out, in].
+
+    See Keller Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024). The Newton-Schulz iteration with
+    these three coefficients brings all singular values near 1 in five rounds.
+    """
+
+    def __init__(self, parameters: list[Tensor], learning_rate: float, weight_decay: float):
+        self.parameters, self.learning_rate, self.weight_decay = parameters, learning_rate, weight_decay
+        self.momenta = [torch.zeros_like(parameter) for parameter in parameters]
+
+    @staticmethod
+    def orthogonal(matrices: Tensor) -> Tensor:
+        x = matrices.bfloat16()
+        tall = x.shape[-2] > x.shape[-1]
+        x = x.mT if tall else x
+        x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+        for _ in range(5):
+            square = x @ x.mT
+            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+        return (x.mT if tall else x).float()
+
+    @torch.no_grad()
+    def step(self, scale: Tensor) -> None:
+        for parameter, momentum in zip(self.parameters, self.momenta):
+            momentum.lerp_(parameter.grad, 0.05)
+            direction = self.orthogonal(parameter.grad.lerp(momentum, 0.95))
+            rows, columns = parameter.shape[-2:]
+            rate = scale * self.learning_rate
+            parameter.mul_(1 - rate * self.weight_decay)
+            parameter.sub_(direction * rate * max(1.0, rows / columns) ** 0.5)
+
+
+class Adam:
+    """AdamW for the embedding and the norms, written out so that the compiler can fuse it with the rest of the step."""
+
+    def __init__(self, parameters: list[Tensor], learning_rate: float, weight_decay: float):
+        self.parameters, self.learning_rate, self.weight_decay = parameters, learning_rate, weight_decay
+        self.means = [torch.zeros_like(parameter) for parameter in parameters]
+        self.squares = [torch.zeros_like(parameter) for parameter in parameters]
+
+    @torch.no_grad()
+    def step(self, scale: Tensor, count: Tensor, beta1: float = 0.9, beta2: float = 0.98) -> None:
+        rate = scale * self.learning_rate
+        for parameter, mean, square in zip(self.parameters, self.means, self.squares):
+            mean.lerp_(parameter.grad, 1 - beta1)
+            square.lerp_(parameter.grad.square(), 1 - beta2)
+            direction = (mean / (1 - beta1**count)) / ((square / (1 - beta2**count)).sqrt() + 1e-8)
+            if parameter.dim() == 2 and parameter.shape[0] > 1000:  # the embedding decays, the norms do not
+                parameter.mul_(1 - rate * self.weight_decay)
+            parameter.sub_(direction * rate)
+
+
+class Windows:
+    """Endless training windows over the tales, which are shuffled anew for every epoch and laid end to end.
+
+    Of each batch a few rows begin at the first word of a tale, as a prompt does; the rest are cut without regard to it.
+    """
+
+    def __init__(self, tales: list[Tensor], batch: int, length: int, at_start: int, seed: int):
+        self.tales, self.batch, self.length, self.at_start = tales, batch, length, at_start
+        self.random = torch.Generator().manual_seed(seed)
+        self.rows = self.epoch()
+
+    def epoch(self):
+        """Yields (stream, position of a window) pairs for one pass over the tales."""
+        order = torch.randperm(len(self.tales), generator=self.random).tolist()
+        self.stream = torch.cat([self.tales[tale] for tale in order])
+        sizes = torch.tensor([0] + [len(self.tales[tale]) for tale in order])
+        last = len(self.stream) - self.length - 1
+        self.starts = sizes.cumsum(0)[:-1]
+        self.starts = self.starts[self.starts <= last]
+        offset = int(torch.randint(self.length, (1,), generator=self.random))
+        windows = torch.arange(offset, last + 1, self.length)
+        return iter(windows[torch.randperm(len(windows), generator=self.random)].tolist())
+
+    def next(self) -> Tensor:
+        """[batch, length + 1] ids."""
+        positions = []
+        while len(positions) < self.batch - self.at_start:
+            position = next(self.rows, None)
+            if position is None:
+                self.rows = self.epoch()
+                positions.clear()
+            else:
+                positions.append(position)
+        chosen = torch.randint(len(self.starts), (self.at_start,), generator=self.random)
+        positions = torch.tensor(positions + self.starts[chosen].tolist())
+        index = positions[:, None] + torch.arange(self.length + 1)
+        return self.stream[index.to(self.stream.device)]
+
+
+def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor, Tensor]:
+    """Batches of windows [batches, rows, length], ids and targets, that score every token of every tale once.
+
+    A tale is read after an end-of-tale token and scored up to its own one. Windows overlap by half, and the overlap is
+    read but not scored, so that a token has at least length / 2 tokens before it, or the whole tale up to there.
+    Target -100 stands for "not scored".
+    """
+    rows = 16
+    ids, targets = [], []
+    for tale in tales:
+        text = torch.cat([torch.tensor([end]), tale.cpu()])
+        scored = 0
+        for begin in range(0, len(text) - 1, length // 2):
+            window = text[begin : begin + length + 1]
+            target = window[1:].clone()
+            target[: max(0, scored - begin)] = -100
+            scored = begin + len(target)
+            padding = length - len(target)
+            ids.append(F.pad(window[:-1], (0, padding)))
+            targets.append(F.pad(target, (0, padding), value=-100))
+            if scored == len(text) - 1:
+                break
+    while len(ids) % rows:  # equal batches, so that nothing is compiled twice
+        ids.append(torch.zeros_like(ids[0]))
+        targets.append(torch.full_like(targets[0], -100))
+    return torch.stack(ids).view(-1, rows, length), torch.stack(targets).view(-1, rows, length)
+
+
+@torch.no_grad()
+def bits_per_byte(model: TaleModel, windows: tuple[Tensor, Tensor], size: int) -> float:
+    model.eval()
+    nats = sum(model.token_losses(ids, targets).sum() for ids, targets in zip(*windows))
+    model.train()
+    return nats.item() / math.log(2) / size
+
+
+def learning_rate_scale(step: int, steps: int, warm_up: int) -> float:
+    """Linear warm-up, then a cosine down to zero."""
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.5 + 0.5 * math.cos(math.pi * (step - warm_up) / (steps - warm_up))
+
+
+def train(arguments: argparse.Namespace) -> None:
+    began = time.monotonic()
+    torch.manual_seed(arguments.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tales = read_corpus(arguments.corpus)
+    tokenizer = train_tokenizer([tale.text for tale in tales if not tale.held_out], arguments.vocab_size)
+    end = tokenizer.eos_token_id
+
+    def encode(chosen: list[Tale]) -> list[Tensor]:
+        return [torch.tensor(ids + [end], device=device) for ids in tokenizer([tale.text for tale in chosen])["input_ids"]]
+
+    held_out = [tale for tale in tales if tale.held_out]
+    training_ids = encode([tale for tale in tales if not tale.held_out])
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=32,
+        intermediate_size=768,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        bos_token_id=end,
+        eos_token_id=end,
+        dtype="bfloat16",
+    )
+    model = TaleModel(config, arguments.dropout).to(device)
+    windows = Windows(training_ids, arguments.batch, arguments.window, arguments.at_start, arguments.seed)
+    test_windows = [part.to(device) for part in held_out_windows(encode(held_out), end, config.max_position_embeddings)]
+    held_out_size = sum(len(tale.text.encode()) for tale in held_out)
+    inner = [getattr(model, name) for name in INNER_MATRICES]
+    others = [parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in inner)]
+    muon = Muon(inner, arguments.muon_rate, arguments.muon_decay)
+    adam = Adam(others, arguments.adam_rate, arguments.adam_decay)
+
+    def forward_backward(ids: Tensor) -> Tensor:
+        loss = model.token_losses(ids[:, :-1], ids[:, 1:]).mean()
+        loss.backward()
+        return loss.detach()
+
+    def update(scale: Tensor, count: Tensor) -> None:
+        torch.nn.utils.clip_grad_norm_(others, 1.0)
+        muon.step(scale)
+        adam.step(scale, count)
+        for parameter in model.parameters():
+            parameter.grad.zero_()
+
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    if device == "cuda":
+        model.token_losses = torch.compile(model.token_losses)
+        update = torch.compile(update)
+
+    tokens = sum(map(len, training_ids))
+    print(f"{sum(parameter.numel() for parameter in model.parameters())} parameters, {tokens} training tokens,", end=" ")
+    print(f"{held_out_size} held-out bytes, {arguments.steps * arguments.batch * arguments.window / tokens:.1f} epochs")
+    best, best_step, losses = math.inf, 0, []
+    for step in range(arguments.steps):
+        scale = learning_rate_scale(step, arguments.steps, arguments.warm_up)
+        losses.append(forward_backward(windows.next()))
+        update(torch.tensor(scale, device=device), torch.tensor(step + 1.0, device=device))
+        spent = time.monotonic() - began
+        last = step + 1 == arguments.steps or spent > 60 * arguments.minutes
+        if last or (step + 1) % arguments.evaluate_every == 0:
+            held_out_bits = bits_per_byte(model, test_windows, held_out_size)
+            training_loss = torch.stack(losses).mean().item()
+            losses.clear()
+            print(f"step {step + 1}: {spent:.0f} s, training {training_loss:.4f} nats per token,", end=" ")
+            print(f"held out {held_out_bits:.4f} bits per byte", flush=True)
+            if held_out_bits < best:
+                best, best_step = held_out_bits, step + 1
+                save_checkpoint(model, tokenizer, arguments.out)
+            elif step + 1 - best_step >= arguments.patience:
+                last = True
+        if last:
+            break
+    print(f"best: {best:.4f} bits per byte after {best_step} steps, {time.monotonic() - began:.0f} s in all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="folder of plain-text books")
+    parser.add_argument("out", type=Path, help="folder for the checkpoint")
+    parser.add_argument("--vocab-size", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--batch", type=int, default=32, help="windows per step")
+    parser.add_argument("--window", type=int, default=1024, help="tokens per window")
+    parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--warm-up", type=int, default=200, help="steps")
+    parser.add_argument("--muon-rate", type=float, default=0.02, help="learning rate of the matrices")
+    parser.add_argument("--muon-decay", type=float, default=0.1, help="weight decay of the matrices")
+    parser.add_argument("--adam-rate", type=float, default=0.003, help="learning rate of the embedding and the norms")
+    parser.add_argument("--adam-decay", type=float, default=0.1, help="weight decay of the embedding")
+    parser.add_argument("--evaluate-every", type=int, default=250, help="steps")
+    parser.add_argument("--patience", type=int, default=2000, help="steps without a better held-out loss before it stops")
+    parser.add_argument("--minutes", type=float, default=60, help="stop after so many minutes")
+    parser.add_argument("--seed", type=int, default=1)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

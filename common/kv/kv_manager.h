@@ -1,0 +1,44 @@
+/// @file
+/// What every step's bookkeeping can do: turn "these sequences want these tokens" into a pass plan, all or
+/// nothing. Integers only; the K/V numbers themselves are the store's (kv_store.h). Chapter: step 1 to
+/// step 4.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/kv/pass_plan.h"
+#include "common/kv/report.h"
+
+namespace kvcache {
+
+/// What one sequence wants of a pass: K and V of all its tokens, so that its next token can be predicted.
+struct Work {
+  std::int32_t sequence = 0;                ///< an id of the caller's, fresh for each sequence
+  std::span<const std::int32_t> token_ids;  ///< [length] the whole sequence so far: prompt, then output
+};
+
+/// The bookkeeping of one step. A plan must be followed by `commit` once the pass has run, or by `abort`.
+class KvManager {
+ public:
+  virtual ~KvManager() = default;
+
+  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen
+  /// before is registered. Rows whose K and V are remembered are left out, but for at least one, whose logits
+  /// are wanted.
+  /// @return nothing if it does not fit now; then nothing has changed.
+  virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
+  /// The pass has run: lengths advance.
+  virtual void commit(const PassPlan& plan) = 0;
+  /// The pass will not run: the exact inverse of `plan`.
+  virtual void abort(const PassPlan& plan) = 0;
+  /// Forgets a sequence and gives back what it held.
+  virtual void free(std::int32_t sequence) = 0;
+
+  /// Memory reserved and used now.
+  virtual KvMemoryReport memory() const = 0;
+};
+
+}  // namespace kvcache

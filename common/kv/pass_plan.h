@@ -1,0 +1,35 @@
+/// @file
+/// One forward pass as integers: which tokens go through the model, where they stand, and where their keys
+/// and values are kept. Written by a manager, read by the transformer and by a store. Chapter: step 1 to
+/// step 4.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kvcache {
+
+/// A block to copy before anything is written (copy-on-write).
+struct BlockCopy {
+  std::int32_t from = 0, to = 0;
+};
+
+/// A batch of sequences of different lengths laid end to end. Sequence s has the rows row_begin[s] to
+/// row_begin[s + 1]; they are the last positions of its context.
+struct PassPlan {
+  std::vector<std::int32_t> sequences;    ///< [sequences] the ids that the caller knows them by
+  std::vector<std::int32_t> token_ids;    ///< [tokens]
+  std::vector<std::int32_t> positions;    ///< [tokens] 0 is the first token of a sequence
+  std::vector<std::int32_t> row_begin;    ///< [sequences + 1]
+  std::vector<std::int32_t> context_len;  ///< [sequences] tokens whose K and V exist after this pass
+  std::vector<std::int32_t> logits_rows;  ///< [sequences] the last row of each
+  std::vector<std::int64_t> slots;        ///< [tokens] where each row's K and V go; -1: nowhere (padding)
+  std::vector<std::int32_t> block_table;  ///< [sequences, table_width]; empty without blocks
+  std::int32_t table_width = 0;
+  std::vector<BlockCopy> copies;  ///< before any write
+
+  std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
+  std::int64_t sequence_count() const { return static_cast<std::int64_t>(sequences.size()); }
+};
+
+}  // namespace kvcache

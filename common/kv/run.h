@@ -1,0 +1,37 @@
+/// @file
+/// What takes a list of sequences to their ends: the loop of prefill, decode and finish that all steps share.
+/// Chapter: step 1.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/kv/kv_manager.h"
+#include "common/kv/kv_store.h"
+#include "common/model/sampler.h"
+#include "common/model/transformer.h"
+
+namespace kvcache {
+
+/// One sequence to generate.
+struct Request {
+  std::vector<std::int32_t> prompt_ids;  ///< at least one, each in [0, vocab), fewer than the context
+  std::int64_t max_tokens = 64;          ///< new tokens; 0: prefill only
+  bool ignore_eos = false;
+  SamplingParams sampling;
+};
+
+/// Called with the index of a request and a token id as soon as it is chosen.
+using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
+
+/// Prefills the requests one after the other and then decodes them together, one token each per pass, until
+/// all have ended: by an end-of-sequence id ("stop"), by their number of tokens or the end of the context
+/// ("length").
+/// @param keep_logits  report each sequence's logits after its prompt
+/// @return the report, but for step, model, device, dtype, threads and texts.
+/// @throws RunError when logits are not finite.
+Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
+           bool keep_logits, const OnToken& on_token = {});
+
+}  // namespace kvcache

@@ -1,0 +1,64 @@
+/// @file
+/// The arithmetic that a forward pass needs, on one device. The transformer (transformer.h) is written once
+/// against this interface. Chapter: step 1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/model/weights.h"
+
+namespace kvcache {
+
+/// Activations [rows, cols] in the memory of a device. On the CPU they are floats (holding values of the
+/// activation type); on a GPU they are numbers of that type.
+struct Matrix {
+  std::shared_ptr<void> memory;  ///< owns `data`
+  void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t stride = 0;    ///< numbers between rows, >= cols
+  std::int64_t capacity = 0;  ///< rows there is room for
+
+  float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
+  const float* row(std::int64_t r) const {
+    return static_cast<const float*>(data) + r * stride;
+  }  ///< on the CPU
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// Gives `matrix` [rows, cols]; what it held is lost. Memory is kept when it is large enough.
+  virtual void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) = 0;
+
+  /// out[row] = table[ids[row]].
+  virtual void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) = 0;
+  /// out = x / sqrt(mean(x^2) + eps) * weight, per row.
+  virtual void rms_norm(const Matrix& x, const Weight& weight, float eps, Matrix& out) = 0;
+  /// One product y = x W^T + b.
+  struct Product {
+    const Projection* projection;
+    Matrix* out;
+  };
+  /// All products of one x.
+  virtual void project(const Matrix& x, std::span<const Product> products) = 0;
+  /// Sets the rotation of each row for the passes' `positions` [rows]: angle = position * inverse_frequency
+  /// [head_dim / 2].
+  virtual void set_positions(std::span<const std::int32_t> positions,
+                             std::span<const float> inverse_frequencies) = 0;
+  /// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim] if it is present, then rotates
+  /// it.
+  virtual void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) = 0;
+  /// x += y.
+  virtual void add(Matrix& x, const Matrix& y) = 0;
+  /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g).
+  virtual void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) = 0;
+  /// out[n] = x[rows[n]].
+  virtual void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) = 0;
+  /// Copies x to the host as floats [rows, cols].
+  virtual void read(const Matrix& x, std::span<float> out) = 0;
+};
+
+}  // namespace kvcache

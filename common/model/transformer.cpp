@@ -1,0 +1,88 @@
+/// @file
+/// See transformer.h. Read `forward` first; each line is one line of the architecture.
+#include "common/model/transformer.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace kvcache {
+
+std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  std::vector<float> frequencies(static_cast<std::size_t>(config.head_dim / 2));
+  for (std::size_t d = 0; d < frequencies.size(); ++d) {
+    // In float32, step by step: the models were trained with these roundings.
+    const float exponent = static_cast<float>(2 * d) / static_cast<float>(config.head_dim);
+    float frequency = 1.0F / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+    if (rope.type == RopeConfig::Type::linear) frequency /= static_cast<float>(rope.factor);
+    if (rope.type == RopeConfig::Type::llama3) {
+      // Wavelengths longer than the old context are stretched by `factor`, short ones kept, those between
+      // blended.
+      const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
+      const double cycles = rope.original_max_position_embeddings / wavelength;
+      if (cycles < rope.low_freq_factor) {
+        frequency /= static_cast<float>(rope.factor);
+      } else if (cycles <= rope.high_freq_factor) {
+        const double kept = (cycles - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+        frequency = static_cast<float>((1 - kept) * static_cast<double>(frequency) / rope.factor +
+                                       kept * static_cast<double>(frequency));
+      }
+    }
+    frequencies[d] = frequency;
+  }
+  return frequencies;
+}
+
+Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      backend_(std::move(backend)),
+      inverse_frequencies_(rope_inverse_frequencies(config_)) {}
+
+std::span<const float> Transformer::forward(const PassPlan& plan, KvStore& store) {
+  store.begin(plan);
+  backend_->set_positions(plan.positions, inverse_frequencies_);
+  backend_->embed(weights_.embedding, plan.token_ids, hidden_);
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    attention_block(layer, store);
+    mlp_block(layer);
+  }
+  store.end();
+
+  backend_->select_rows(hidden_, plan.logits_rows, last_);
+  backend_->rms_norm(last_, weights_.final_norm, config_.rms_norm_eps, normed_);
+  const Projection head{weights_.lm_head, {}};
+  const Backend::Product product{&head, &logits_matrix_};
+  backend_->project(normed_, {&product, 1});
+  logits_.resize(plan.logits_rows.size() * static_cast<std::size_t>(config_.vocab_size));
+  backend_->read(logits_matrix_, logits_);
+  return logits_;
+}
+
+void Transformer::attention_block(std::int64_t layer, KvStore& store) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  backend_->rms_norm(hidden_, weights.attention_norm, config_.rms_norm_eps, normed_);
+  const Backend::Product qkv[] = {{&weights.q, &q_}, {&weights.k, &k_}, {&weights.v, &v_}};
+  backend_->project(normed_, qkv);
+  backend_->norm_and_rotate(q_, config_.head_dim, weights.q_norm, config_.rms_norm_eps);
+  backend_->norm_and_rotate(k_, config_.head_dim, weights.k_norm, config_.rms_norm_eps);
+  store.write(layer, k_, v_);
+  backend_->resize(attended_, q_.rows, q_.cols);
+  store.attend(layer, q_, attended_);
+  const Backend::Product output{&weights.o, &delta_};
+  backend_->project(attended_, {&output, 1});
+  backend_->add(hidden_, delta_);
+}
+
+void Transformer::mlp_block(std::int64_t layer) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  backend_->rms_norm(hidden_, weights.mlp_norm, config_.rms_norm_eps, normed_);
+  const Backend::Product gate_up[] = {{&weights.gate, &gate_}, {&weights.up, &up_}};
+  backend_->project(normed_, gate_up);
+  backend_->swiglu(gate_, up_, activated_);
+  const Backend::Product down{&weights.down, &delta_};
+  backend_->project(activated_, {&down, 1});
+  backend_->add(hidden_, delta_);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,50 @@
+/// @file
+/// The small transformer that all steps share: a decoder of the Llama, Qwen2 and Qwen3 families. It knows
+/// nothing of caches; where keys and values are kept is the store's business. Chapter: step 1.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/kv/kv_store.h"
+#include "common/model/backend.h"
+#include "common/model/config.h"
+#include "common/model/weights.h"
+
+namespace kvcache {
+
+/// The rotation speed of each pair of numbers in a head, [head_dim / 2], in radians per position.
+/// Source: Su et al., "RoFormer" (2021); the llama3 type: the Llama 3.1 release, as in Hugging Face
+/// transformers.
+std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
+
+/// Weights, a backend, and the buffers of one pass.
+class Transformer {
+ public:
+  Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend);
+
+  const ModelConfig& config() const { return config_; }
+
+  /// Runs `plan` through all layers. Every row attends, through `store`, to its own and all earlier positions
+  /// of its sequence.
+  /// @return logits [plan.logits_rows, vocab], valid until the next call.
+  std::span<const float> forward(const PassPlan& plan, KvStore& store);
+
+ private:
+  void attention_block(std::int64_t layer, KvStore& store);
+  void mlp_block(std::int64_t layer);
+
+  ModelConfig config_;
+  Weights weights_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<float> inverse_frequencies_;  // [head_dim / 2]
+  Matrix hidden_;                           // [tokens, hidden] the residual stream
+  Matrix normed_;                           // [tokens, hidden]
+  Matrix q_, k_, v_, attended_;   // [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim]
+  Matrix gate_, up_, activated_;  // [tokens, intermediate]
+  Matrix delta_;                  // [tokens, hidden] what a block adds
+  Matrix last_, logits_matrix_;   // [logits_rows, hidden], [logits_rows, vocab]
+  std::vector<float> logits_;     // [logits_rows, vocab]
+};
+
+}  // namespace kvcache

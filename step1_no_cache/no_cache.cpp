@@ -1,0 +1,51 @@
+/// @file
+/// See no_cache.h.
+#include "step1_no_cache/no_cache.h"
+
+#include <numeric>
+
+#include "common/cpu/attention.h"
+#include "common/cpu/kv_rows.h"
+
+namespace kvcache {
+
+std::optional<PassPlan> NoCacheManager::plan(std::span<const Work> work) {
+  PassPlan plan;
+  plan.row_begin.push_back(0);
+  for (const Work& wanted : work) {
+    const auto length = static_cast<std::int32_t>(wanted.token_ids.size());
+    plan.sequences.push_back(wanted.sequence);
+    plan.context_len.push_back(length);
+    plan.token_ids.insert(plan.token_ids.end(), wanted.token_ids.begin(), wanted.token_ids.end());
+    for (std::int32_t position = 0; position < length; ++position) plan.positions.push_back(position);
+    plan.row_begin.push_back(plan.row_begin.back() + length);
+    plan.logits_rows.push_back(plan.row_begin.back() - 1);
+  }
+  plan.slots.resize(plan.token_ids.size());
+  std::iota(plan.slots.begin(), plan.slots.end(), 0);  // slot = row: the store is a buffer for this pass
+  return plan;
+}
+
+void NoCacheStore::begin(const PassPlan& plan) {
+  plan_ = &plan;
+  const std::int64_t bytes = plan.tokens() * config_.kv_heads * config_.head_dim * size_of(dtype_);
+  k_.resize(static_cast<std::size_t>(bytes));
+  v_.resize(static_cast<std::size_t>(bytes));
+}
+
+void NoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
+  store_rows(k, plan_->slots, dtype_, k_.data());
+  store_rows(v, plan_->slots, dtype_, v_.data());
+}
+
+void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
+  std::vector<AttentionSequence> sequences;
+  for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
+    const std::int64_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
+    sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = begin}});
+  }
+  attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()}, sequences,
+            q.row(0), out.row(0), q.stride, dtype_, threads_);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,43 @@
+/// @file
+/// Step 1's memory of keys and values: none. Every pass computes the K and V of the whole sequence and
+/// forgets them. Chapter: step1_no_cache/README.md.
+#pragma once
+
+#include <vector>
+
+#include "common/kv/kv_manager.h"
+#include "common/kv/kv_store.h"
+#include "common/model/config.h"
+
+namespace kvcache {
+
+/// Plans every pass from the first token on.
+class NoCacheManager final : public KvManager {
+ public:
+  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  void commit(const PassPlan&) override {}
+  void abort(const PassPlan&) override {}
+  void free(std::int32_t) override {}
+  KvMemoryReport memory() const override { return {}; }
+};
+
+/// Holds K and V of one layer of one pass: attention needs them, and nothing after it does.
+class NoCacheStore final : public KvStore {
+ public:
+  /// @param dtype  type that K and V are rounded to, as a cache of that type would
+  NoCacheStore(const ModelConfig& config, DType dtype, int threads)
+      : config_(config), dtype_(dtype), threads_(threads) {}
+
+  void begin(const PassPlan& plan) override;
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+
+ private:
+  const ModelConfig& config_;
+  DType dtype_;
+  int threads_;
+  const PassPlan* plan_ = nullptr;
+  std::vector<std::byte> k_, v_;  // [tokens, kv_heads, head_dim] of one layer
+};
+
+}  // namespace kvcache
