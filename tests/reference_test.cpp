@@ -1,0 +1,84 @@
+// Hugging Face's answers, computed in float64, for every reference checkpoint: prompts must encode to its
+// ids, logits agree within 1e-4 of the largest, and 48 greedy ids be equal.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/cpu/cpu_backend.h"
+#include "common/kv/run.h"
+#include "common/model/tokenizer.h"
+#include "step1_no_cache/no_cache.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int kThreads = 2;
+
+class Reference : public testing::TestWithParam<std::string> {
+ protected:
+  /// The checkpoint: beside its answers, or, for the shipped model, where it ships.
+  std::filesystem::path folder() const {
+    const std::filesystem::path root = SOURCE_DIR;
+    return GetParam() == "fairytale" ? root / "common/fairytale" : root / "tests/reference" / GetParam();
+  }
+  nlohmann::json expected() const {
+    std::ifstream file(std::filesystem::path(SOURCE_DIR) / "tests/reference" / GetParam() / "expected.json");
+    return nlohmann::json::parse(file);
+  }
+};
+
+double largest_magnitude(const std::vector<double>& numbers) {
+  double largest = 0;
+  for (const double number : numbers) largest = std::max(largest, std::abs(number));
+  return largest;
+}
+
+TEST_P(Reference, LogitsAndGreedyIdsAreThoseOfHuggingFace) {
+  const ModelConfig config = read_config(folder());
+  Transformer model(config, load_weights(folder(), config, DType::f32),
+                    std::make_unique<CpuBackend>(DType::f32, kThreads));
+  NoCacheManager manager;
+  NoCacheStore store(model.config(), DType::f32, kThreads);
+  const nlohmann::json answers = expected();
+  ASSERT_GE(answers["cases"].size(), 10U);
+  for (const nlohmann::json& answer : answers["cases"]) {
+    Request request;
+    request.prompt_ids = answer["prompt_ids"].get<std::vector<std::int32_t>>();
+    const auto greedy_ids = answer["greedy_ids"].get<std::vector<std::int32_t>>();
+    request.max_tokens = static_cast<std::int64_t>(greedy_ids.size());
+    request.ignore_eos = true;
+    const Report report = run(model, manager, store, {&request, 1}, /*keep_logits=*/true);
+    EXPECT_EQ(report.sequences[0].output_ids, greedy_ids) << answer["prompt"];
+
+    const auto logits = answer["next_token_logits"].get<std::vector<double>>();
+    ASSERT_EQ(report.sequences[0].logits.size(), logits.size());
+    double worst = 0;
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+      worst = std::max(worst, std::abs(static_cast<double>(report.sequences[0].logits[id]) - logits[id]));
+    }
+    EXPECT_LE(worst, 1e-4 * largest_magnitude(logits)) << answer["prompt"];
+  }
+}
+
+TEST_P(Reference, PromptsEncodeToTheIdsOfHuggingFace) {
+  const Tokenizer tokenizer(folder());
+  for (const nlohmann::json& answer : expected()["cases"]) {
+    const auto prompt = answer["prompt"].get<std::string>();
+    if (prompt.empty()) continue;  // given as ids
+    EXPECT_EQ(tokenizer.encode(prompt), answer["prompt_ids"].get<std::vector<std::int32_t>>()) << prompt;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Reference,
+                         testing::Values("llama-gqa", "llama-mha", "llama3-rope", "qwen2-bias",
+                                         "qwen3-sharded", "qwen3-tied", "fairytale"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace kvcache
