@@ -1,0 +1,76 @@
+/// @file
+/// Runs one of the project's binaries as a user would, and hands back what it printed.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+
+struct ProgramResult {
+  int exit_code = -1;  ///< -1: ended by a signal
+  std::string out, err;
+};
+
+/// A folder that is gone when the test is over.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvcache-test-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Runs `program` (a path) with `arguments`, standard input empty.
+inline ProgramResult run_program(const std::filesystem::path& program,
+                                 const std::vector<std::string>& arguments) {
+  const TemporaryFolder folder;
+  const std::filesystem::path out = folder.path() / "out", err = folder.path() / "err";
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto redirect = [](const std::filesystem::path& to, int as) {
+      dup2(open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), as);
+    };
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    redirect(out, STDOUT_FILENO);
+    redirect(err, STDERR_FILENO);
+    std::vector<char*> argv{const_cast<char*>(program.c_str())};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(program.c_str(), argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+}
+
+/// Runs build/bin/`name`.
+inline ProgramResult run_step(const std::string& name, const std::vector<std::string>& arguments) {
+  return run_program(std::filesystem::path(BINARY_DIR) / name, arguments);
+}
+
+}  // namespace kvcache
