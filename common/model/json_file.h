@@ -1,0 +1,26 @@
+/// @file
+/// JSON that comes from outside, read so that nothing in it can surprise: every fault is an InputError of one
+/// line that names the file. Used for config.json, the shard index and the header of safetensors files.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace kvcache {
+
+/// Parses `text`; `source` is how messages name it. Stricter than the JSON libraries: a field given twice is
+/// refused (which of the two was meant, nobody can tell), as are nesting beyond 64 levels, NUL bytes and
+/// numbers beyond double.
+/// @throws InputError "<source>: ..." with the place in the text.
+nlohmann::json parse_json(std::string_view text, const std::string& source);
+
+/// Reads and parses a whole file of at most 100 MB.
+/// @throws InputError naming the file: missing, not a regular file, unreadable, too large, or not JSON.
+nlohmann::json read_json_file(const std::filesystem::path& path);
+
+/// `value` as messages show it: JSON on one line, in ASCII, cut after about a hundred characters.
+std::string shown(const nlohmann::json& value);
+
+}  // namespace kvcache

@@ -1,0 +1,232 @@
+/// @file
+/// Maps a safetensors file and checks its header before anything is read through it. The order of the checks
+/// is the order of trust: sizes before the text, the text before each tensor, each tensor before the layout
+/// of all of them. Format: https://github.com/huggingface/safetensors
+#include "common/model/safetensors.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "common/error.h"
+#include "common/model/json_file.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "the data of a safetensors file is little-endian");
+
+constexpr std::uint64_t length_bytes = 8;
+/// What the format's own implementation allows.
+constexpr std::uint64_t max_header_bytes = 100'000'000;
+
+struct KnownType {
+  std::string_view name;
+  std::uint64_t bits;
+};
+/// Every type of the format. Which of them can be weights is not this file's business.
+constexpr std::array<KnownType, 22> known_types{{
+    {"BOOL", 8},        {"U8", 8},      {"I8", 8},      {"U16", 16},    {"I16", 16},    {"U32", 32},
+    {"I32", 32},        {"U64", 64},    {"I64", 64},    {"F16", 16},    {"BF16", 16},   {"F32", 32},
+    {"F64", 64},        {"C64", 64},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+}};
+
+/// A tensor of the header while it is checked. Offsets count from the start of the data.
+struct Entry {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// Throws errors that name the file and, after `about`, the tensor.
+class Complaint {
+ public:
+  explicit Complaint(const std::filesystem::path& path) : where_(path.string()) {}
+  Complaint about(const std::string& tensor) const {
+    Complaint narrower = *this;
+    narrower.where_ += ": tensor " + shown(tensor);
+    return narrower;
+  }
+  const std::string& where() const { return where_; }
+  [[noreturn]] void fail(const std::string& problem) const { throw InputError(where_ + ": " + problem); }
+
+ private:
+  std::string where_;
+};
+
+struct Mapping {
+  std::shared_ptr<const std::byte> bytes;
+  std::uint64_t size = 0;
+};
+
+/// The whole file, read-only; unmapped when the last owner lets go.
+Mapping map_file(const std::filesystem::path& path, const Complaint& complaint) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) complaint.fail(error ? error.message() : "no such file");
+  if (!std::filesystem::is_regular_file(status)) complaint.fail("not a regular file");
+
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) complaint.fail(std::string("cannot be opened: ") + std::strerror(errno));
+  const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { ::close(descriptor); });
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) complaint.fail(std::string("cannot be read: ") + std::strerror(errno));
+
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size < length_bytes)
+    complaint.fail(
+        fmt::format("{} bytes are too few for a safetensors file, which starts with {} bytes of "
+                    "header length",
+                    size, length_bytes));
+  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (memory == MAP_FAILED) complaint.fail(std::string("cannot be mapped: ") + std::strerror(errno));
+  return {{static_cast<const std::byte*>(memory),
+           [size](const std::byte* bytes) { ::munmap(const_cast<std::byte*>(bytes), size); }},
+          size};
+}
+
+/// The header's text, which lies wholly inside the file.
+std::string_view header_text(const Mapping& mapping, const Complaint& complaint) {
+  std::uint64_t length;
+  std::memcpy(&length, mapping.bytes.get(), sizeof length);
+  if (length > max_header_bytes)
+    complaint.fail(fmt::format("the header length {} is more than the {} that the format allows", length,
+                               max_header_bytes));
+  if (length > mapping.size - length_bytes)
+    complaint.fail(fmt::format("truncated: the header should have {} bytes, the file has {} in all", length,
+                               mapping.size));
+  const std::string_view text(reinterpret_cast<const char*>(mapping.bytes.get()) + length_bytes, length);
+  if (!text.starts_with('{')) complaint.fail("not a safetensors file: the header does not start with '{'");
+  return text;
+}
+
+void check_metadata(const json& metadata, const Complaint& complaint) {
+  if (!metadata.is_object()) complaint.fail("__metadata__ must be an object of strings");
+  for (const auto& [key, value] : metadata.items())
+    if (!value.is_string())
+      complaint.fail(
+          fmt::format("__metadata__ field {} is {}; it must be a string", shown(key), shown(value)));
+}
+
+/// A list of whole numbers from 0 to 2^63 - 1.
+std::vector<std::int64_t> read_counts(const json& list, const char* field, const Complaint& complaint) {
+  const bool fits =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const json& number) {
+        return number.is_number_unsigned() &&
+               number.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+      });
+  if (!fits)
+    complaint.fail(
+        fmt::format("{} is {}; it must be a list of whole numbers, none negative", field, shown(list)));
+  return list.get<std::vector<std::int64_t>>();
+}
+
+/// Bits that `shape` numbers of a type take; nothing where that does not fit 64 bits.
+std::optional<std::uint64_t> bits_of(const std::vector<std::int64_t>& shape, std::uint64_t bits_each) {
+  std::uint64_t bits = bits_each;
+  for (const std::int64_t extent : shape)
+    if (__builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return std::nullopt;
+  return bits;
+}
+
+/// One member of the header, alone: its fields are of the right kind, and the offsets span what the shape
+/// needs.
+Entry read_entry(const std::string& name, const json& fields, const Complaint& complaint) {
+  if (!fields.is_object())
+    complaint.fail(fmt::format("{}; it must be an object with dtype, shape and data_offsets", shown(fields)));
+  for (const auto& [field, value] : fields.items())
+    if (field != "dtype" && field != "shape" && field != "data_offsets")
+      complaint.fail(fmt::format("unknown field {}", shown(field)));
+  for (const char* field : {"dtype", "shape", "data_offsets"})
+    if (!fields.contains(field)) complaint.fail(fmt::format("{} is missing", field));
+
+  const json& dtype = fields["dtype"];
+  const auto* const type = std::find_if(known_types.begin(), known_types.end(), [&](const KnownType& known) {
+    return dtype.is_string() && dtype.get_ref<const std::string&>() == known.name;
+  });
+  if (type == known_types.end()) complaint.fail(fmt::format("unknown dtype {}", shown(dtype)));
+
+  Entry entry{name, std::string(type->name), read_counts(fields["shape"], "shape", complaint)};
+  const auto offsets = read_counts(fields["data_offsets"], "data_offsets", complaint);
+  if (offsets.size() != 2)
+    complaint.fail(fmt::format("data_offsets is {}; it must be [begin, end]", shown(fields["data_offsets"])));
+  if (offsets[1] < offsets[0]) complaint.fail(fmt::format("data_offsets {} end before they begin", offsets));
+  entry.begin = static_cast<std::uint64_t>(offsets[0]);
+  entry.end = static_cast<std::uint64_t>(offsets[1]);
+
+  const auto bits = bits_of(entry.shape, type->bits);
+  if (!bits) complaint.fail(fmt::format("shape {} overflows", entry.shape));
+  if (*bits % 8 != 0)
+    complaint.fail(fmt::format("{} {} is not a whole number of bytes", entry.dtype, entry.shape));
+  if (entry.end - entry.begin != *bits / 8)
+    complaint.fail(fmt::format("data_offsets {} span {} bytes, but {} {} takes {}", offsets,
+                               entry.end - entry.begin, entry.dtype, entry.shape, *bits / 8));
+  return entry;
+}
+
+/// All tensors together cover the data exactly once, as the format demands.
+void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const Complaint& complaint) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& left, const Entry& right) {
+    return std::pair(left.begin, left.end) < std::pair(right.begin, right.end);
+  });
+  std::uint64_t covered = 0;
+  for (const Entry& entry : entries) {
+    const Complaint about = complaint.about(entry.name);
+    if (entry.end > data_bytes)
+      about.fail(fmt::format("data_offsets [{}, {}] run out of the file, which has {} bytes of data",
+                             entry.begin, entry.end, data_bytes));
+    if (entry.begin < covered)
+      about.fail(fmt::format("data_offsets [{}, {}] overlap the tensor before, which ends at {}", entry.begin,
+                             entry.end, covered));
+    if (entry.begin > covered)
+      about.fail(fmt::format("data_offsets [{}, {}] leave a hole: the tensor before ends at {}", entry.begin,
+                             entry.end, covered));
+    covered = entry.end;
+  }
+  if (covered != data_bytes)
+    complaint.fail(fmt::format("{} bytes at the end belong to no tensor", data_bytes - covered));
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
+  const Complaint complaint(path);
+  const Mapping mapping = map_file(path, complaint);
+  const std::string_view text = header_text(mapping, complaint);
+  const json header = parse_json(text, complaint.where() + ": header");
+
+  std::vector<Entry> entries;
+  for (const auto& [name, fields] : header.items()) {
+    if (name == "__metadata__")
+      check_metadata(fields, complaint);
+    else
+      entries.push_back(read_entry(name, fields, complaint.about(name)));
+  }
+  const std::uint64_t data_begin = length_bytes + text.size();
+  check_layout(entries, mapping.size - data_begin, complaint);
+
+  mapping_ = mapping.bytes;
+  for (Entry& entry : entries)
+    tensors_[entry.name] = {std::move(entry.dtype), std::move(entry.shape),
+                            mapping_.get() + data_begin + entry.begin,
+                            static_cast<std::int64_t>(entry.end - entry.begin)};
+}
+
+}  // namespace kvcache
