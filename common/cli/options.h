@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,7 +45,7 @@ struct Options {
   std::int64_t block_size = 16;
   std::optional<std::int64_t> num_blocks;       ///< none: fitting the request
   std::optional<std::int64_t> kv_memory_bytes;  ///< excludes num_blocks
-  bool kv_memory_auto = false;
+  bool kv_memory_auto = false;                  ///< what the device has left; excludes the two above
   AttentionPath attention = AttentionPath::paged;
   // step 4
   bool prefix_cache = true;
@@ -52,11 +53,11 @@ struct Options {
   std::string system_prompt;
   std::int64_t samples = 1;
   std::int64_t host_blocks = 0;
-  // steps 2 to 4
-  std::filesystem::path trace;  ///< empty: off
 };
 
-/// Parses the command line of `step`. `--help` prints the options of the step on stdout and returns nothing.
+/// Parses the command line of `step`. `--help` and `--version` print on stdout and return nothing.
+/// A value is the next word, or what follows the first `=`; a value that looks like an option (a dash, then
+/// a letter or a second dash) has to be given in the second way. Bytes are kept as they are.
 /// @throws InputError: one line with the option and its value and what would be right; for an option that
 /// another step has, the name of that step.
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv);
@@ -64,5 +65,9 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 /// The shipped model's folder: next to an installed binary, else in the source tree it was built from.
 /// @throws InputError naming the places that were looked at.
 std::filesystem::path shipped_model_folder();
+
+/// The first of `places` that holds a config.json.
+/// @throws InputError naming the places, if none does.
+std::filesystem::path first_model_folder(std::span<const std::filesystem::path> places);
 
 }  // namespace kvcache

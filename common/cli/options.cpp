@@ -1,0 +1,434 @@
+/// @file
+/// One table says which options there are, which steps have them, what their values mean and what --help says
+/// of them. CLI11 lays out the help. It does not read the line: it would change what was written (`--prompt=
+/// --json` takes `--json` for the prompt, `010` is eight, `{}` and `[a, b]` are lists), and its messages and
+/// exit codes are not ours; splitting a line into options and values is a page of code.
+
+#include "common/cli/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <limits>
+#include <numeric>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "common/error.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t largest_count =
+    std::numeric_limits<std::int32_t>::max();  // ids and counts fit 32 bits
+
+// ---- values ----
+
+/// `text` as it can stand in a one-line message: in quotes, control characters spelled out, long ones cut.
+std::string in_quotes(std::string_view text) {
+  const auto continues_a_character = [](char byte) { return (byte & 0xC0) == 0x80; };  // UTF-8
+  std::size_t length = std::min<std::size_t>(text.size(), 60);
+  while (length > 0 && length < text.size() && continues_a_character(text[length])) --length;
+  std::string result = "\"";
+  for (const char byte : text.substr(0, length)) {
+    const bool control = (byte >= 0 && byte < 0x20) || byte == 0x7F;
+    result += control ? fmt::format("\\x{:02x}", byte) : std::string(1, byte);
+  }
+  return result + (length < text.size() ? "...\"" : "\"");
+}
+
+/// One option as it stands on the line.
+struct Given {
+  std::string option;
+  std::string value;
+
+  /// The one form of a message about a value.
+  InputError must_be(const std::string& expectation) const {
+    return InputError(fmt::format("{} must be {}, not {}", option, expectation, in_quotes(value)));
+  }
+};
+
+/// Plain digits that fill the whole text: no sign, no space, no leading zero, no exponent.
+template <typename Integer>
+std::optional<Integer> digits(std::string_view text) {
+  if (text.empty() || text[0] == '-' || (text.size() > 1 && text[0] == '0')) return std::nullopt;
+  Integer number;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::int64_t whole_number(const Given& given, std::int64_t least, std::int64_t most,
+                          std::string_view remark = "") {
+  const std::optional<std::int64_t> number = digits<std::int64_t>(given.value);
+  if (number && *number >= least && *number <= most) return *number;
+  throw given.must_be(fmt::format("a whole number from {} to {} in plain digits{}", least, most, remark));
+}
+
+/// A finite number from 0 to `most` that fills the whole value.
+double real_number(const Given& given, double most, const std::string& expectation) {
+  double number;
+  const char* const end = given.value.data() + given.value.size();
+  const auto [stop, error] = std::from_chars(given.value.data(), end, number);
+  if (error == std::errc() && stop == end && std::isfinite(number) && number >= 0 && number <= most)
+    return number;
+  throw given.must_be(expectation);
+}
+
+std::string some_text(const Given& given) {
+  if (given.value.empty()) throw given.must_be("a text that is not empty");
+  return given.value;
+}
+
+/// The value's place among `names`.
+template <typename Value>
+Value one_of(const Given& given, const std::vector<std::pair<std::string_view, Value>>& names) {
+  std::vector<std::string_view> known;
+  for (const auto& [name, value] : names) {
+    if (given.value == name) return value;
+    known.push_back(name);
+  }
+  throw given.must_be(fmt::format("one of {}", fmt::join(known, ", ")));
+}
+
+std::vector<std::int32_t> token_ids(const Given& given) {
+  std::vector<std::int32_t> ids;
+  for (std::size_t begin = 0; begin <= given.value.size();) {
+    const std::size_t comma = std::min(given.value.find(',', begin), given.value.size());
+    const std::string_view item = std::string_view(given.value).substr(begin, comma - begin);
+    const std::optional<std::int32_t> id = digits<std::int32_t>(item);
+    if (!id) {
+      throw InputError(
+          fmt::format("{} must be token ids separated by commas, as in 1,2,3, each a whole number from 0"
+                      " to {} in plain digits; number {} is {}",
+                      given.option, largest_count, ids.size() + 1, in_quotes(item)));
+    }
+    ids.push_back(*id);
+    begin = comma + 1;
+  }
+  return ids;
+}
+
+std::int64_t bytes(const Given& given) {
+  static constexpr std::pair<std::string_view, std::int64_t> units[] = {
+      {"KiB", 1LL << 10}, {"MiB", 1LL << 20},    {"GiB", 1LL << 30}, {"KB", 1'000},
+      {"MB", 1'000'000},  {"GB", 1'000'000'000}, {"B", 1},           {"", 1}};  // the longer ones first
+  for (const auto& [unit, size] : units) {
+    if (!given.value.ends_with(unit)) continue;
+    const std::optional<std::int64_t> number =
+        digits<std::int64_t>(std::string_view(given.value).substr(0, given.value.size() - unit.size()));
+    if (!number || *number == 0 || *number > std::numeric_limits<std::int64_t>::max() / size) break;
+    return *number * size;
+  }
+  throw given.must_be(
+      "auto or a whole number of bytes such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, GiB)");
+}
+
+// ---- the table ----
+
+/// The steps that have an option, one bit each.
+using Steps = unsigned;
+constexpr Steps bit_of(Step step) {
+  return 1U << static_cast<unsigned>(step);
+}
+constexpr Steps step_2 = bit_of(Step::flat_cache);
+constexpr Steps step_4 = bit_of(Step::prefix_cache);
+constexpr Steps steps_3_4 = bit_of(Step::paged) | step_4;
+constexpr Steps every_step = bit_of(Step::no_cache) | step_2 | steps_3_4;
+
+struct OptionSpec {
+  std::string_view name;
+  std::string_view value;  ///< what --help calls the value; empty: the option is a flag
+  std::string_view group;  ///< its heading in --help
+  std::string_view help;
+  Steps steps;
+  void (*store)(Options& options, const Given& given);
+  bool repeatable = false;
+};
+
+constexpr std::string_view input = "What to generate", sampling = "Sampling", place = "Where and how it runs",
+                           cache = "The KV cache", output = "Output";
+
+// clang-format off
+const OptionSpec option_table[] = {
+    {"--model", "DIR", input, "a Hugging Face checkpoint folder (default: the shipped model)", every_step,
+     [](Options& options, const Given& given) { options.model = some_text(given); }},
+    {"--random-weights", "NAME", input, "made-up weights of a known shape, as qwen3-0.6b; no tokenizer", every_step,
+     [](Options& options, const Given& given) { options.random_weights = some_text(given); }},
+    {"--prompt", "TEXT", input, "a text to continue; repeat it for several (default: one that fits)", every_step,
+     [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
+    {"--ids", "1,2,3", input, "the same as token ids; mixes with --prompt", every_step,
+     [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
+    {"--tokens", "N", input, "new tokens per sequence; 0 computes the prompt only (default: 64)", every_step,
+     [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
+    {"--ignore-eos", "", input, "do not stop at an end-of-sequence token", every_step,
+     [](Options& options, const Given&) { options.ignore_eos = true; }},
+
+    {"--temperature", "T", sampling, "0 is greedy (default: 0)", every_step,
+     [](Options& options, const Given& given) {
+       options.sampling.temperature = real_number(given, std::numeric_limits<double>::max(), "a finite number >= 0");
+     }},
+    {"--top-k", "K", sampling, "pick among the K most likely tokens; 0 is off (default: 0)", every_step,
+     [](Options& options, const Given& given) {
+       options.sampling.top_k = whole_number(given, 0, largest_count, "; 0 is off");
+     }},
+    {"--top-p", "P", sampling, "pick among the fewest that together reach P; 1 is off (default: 1)", every_step,
+     [](Options& options, const Given& given) {
+       options.sampling.top_p = real_number(given, 1, "a number from 0 to 1; 1 is off");
+     }},
+    {"--seed", "N", sampling, "equal seeds give equal picks (default: 0)", every_step,
+     [](Options& options, const Given& given) {
+       const std::optional<std::uint64_t> seed = digits<std::uint64_t>(given.value);
+       if (!seed) throw given.must_be("a whole number from 0 to 18446744073709551615 in plain digits");
+       options.sampling.seed = *seed;
+     }},
+
+    {"--device", "cpu|cuda|auto", place, "(default: auto, which is cuda where there is one)", every_step,
+     [](Options& options, const Given& given) {
+       options.device = one_of<Device>(given, {{"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}});
+     }},
+    {"--dtype", "f32|f16|bf16", place, "weights, activations and K/V (default: f32 on the CPU, bf16 on CUDA)", every_step,
+     [](Options& options, const Given& given) {
+       options.dtype = one_of<DType>(given, {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}});
+     }},
+    {"--threads", "N", place, "CPU threads (default: all)", every_step,
+     [](Options& options, const Given& given) { options.threads = static_cast<int>(whole_number(given, 1, 1024)); }},
+
+    {"--max-seq-len", "N", cache, "positions reserved per sequence (default: the model's limit)", step_2,
+     [](Options& options, const Given& given) { options.max_seq_len = whole_number(given, 1, largest_count); }},
+    {"--block-size", "N", cache, "tokens per block (default: 16)", steps_3_4,
+     [](Options& options, const Given& given) { options.block_size = whole_number(given, 1, largest_count); }},
+    {"--num-blocks", "N", cache, "blocks in the pool (default: what the request needs)", steps_3_4,
+     [](Options& options, const Given& given) { options.num_blocks = whole_number(given, 1, largest_count); }},
+    {"--kv-memory", "SIZE", cache, "the pool as bytes: 512MiB, 2GB, 1000000; on CUDA also auto", steps_3_4,
+     [](Options& options, const Given& given) {
+       options.kv_memory_auto = given.value == "auto";
+       if (!options.kv_memory_auto) options.kv_memory_bytes = bytes(given);
+     }},
+    {"--attention", "gather|paged", cache, "copy K/V together first, or read it in its blocks (default: paged)", steps_3_4,
+     [](Options& options, const Given& given) {
+       options.attention = one_of<AttentionPath>(given, {{"gather", AttentionPath::gather}, {"paged", AttentionPath::paged}});
+     }},
+    {"--prefix-cache", "on|off", cache, "share the blocks of equal prefixes (default: on)", step_4,
+     [](Options& options, const Given& given) {
+       options.prefix_cache = one_of<bool>(given, {{"on", true}, {"off", false}});
+     }},
+    {"--salt", "TEXT", cache, "share only with sequences of the same salt (default: none)", step_4,
+     [](Options& options, const Given& given) { options.salt = some_text(given); }},
+    {"--system-prompt", "TEXT", cache, "a prefix of every prompt, computed once and kept (default: none)", step_4,
+     [](Options& options, const Given& given) { options.system_prompt = some_text(given); }},
+    {"--samples", "N", cache, "continuations of each prompt, by fork (default: 1)", step_4,
+     [](Options& options, const Given& given) { options.samples = whole_number(given, 1, 4096); }},
+    {"--host-blocks", "N", cache, "blocks in host memory for what is evicted (default: 0)", step_4,
+     [](Options& options, const Given& given) { options.host_blocks = whole_number(given, 0, largest_count); }},
+
+    {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
+     [](Options& options, const Given&) { options.json = true; }},
+    {"--logits", "", output, "with --json: the logits after each prompt too", every_step,
+     [](Options& options, const Given&) { options.logits = true; }},
+    {"--demo", "", output, "the chapter's walk-through: what the cache does, drawn", every_step,
+     [](Options& options, const Given&) { options.demo = true; }},
+};
+// clang-format on
+
+const OptionSpec* find_option(std::string_view name) {
+  const auto* const spec = std::ranges::find(option_table, name, &OptionSpec::name);
+  return spec == std::end(option_table) ? nullptr : spec;
+}
+
+// ---- names that are not right ----
+
+/// Letters to insert, delete or replace to turn one text into the other (Levenshtein 1966).
+std::size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> distance(to.size() + 1);  // of the letters of `from` so far to each prefix of `to`
+  std::iota(distance.begin(), distance.end(), std::size_t{0});
+  for (const char letter : from) {
+    std::size_t diagonal = distance[0]++;
+    for (std::size_t length = 1; length <= to.size(); ++length) {
+      const std::size_t replaced = diagonal + (letter == to[length - 1] ? 0 : 1);
+      diagonal = distance[length];
+      distance[length] = std::min({replaced, distance[length] + 1, distance[length - 1] + 1});
+    }
+  }
+  return distance.back();
+}
+
+InputError unknown_option(Step step, std::string_view name) {
+  std::string_view nearest;
+  std::size_t smallest = 3;  // two typing errors are close, three are another word
+  for (const OptionSpec& spec : option_table) {
+    if ((spec.steps & bit_of(step)) == 0 || name.size() > 2 * spec.name.size()) continue;
+    const bool abbreviated = name.size() > 3 && spec.name.starts_with(name);
+    const std::size_t distance = abbreviated ? 0 : edit_distance(name, spec.name);
+    if (distance < smallest) {
+      smallest = distance;
+      nearest = spec.name;
+    }
+  }
+  const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", name_of(step))
+                                           : fmt::format("did you mean {}?", nearest);
+  return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
+}
+
+InputError option_of_another_step(Step step, const OptionSpec& spec) {
+  std::vector<std::string> owners;
+  for (const Step other : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache}) {
+    if ((spec.steps & bit_of(other)) != 0) owners.push_back(name_of(other));
+  }
+  return InputError(
+      fmt::format("{} belongs to {}, not to {}", spec.name, fmt::join(owners, " and "), name_of(step)));
+}
+
+// ---- the line ----
+
+/// A dash and then a letter or a second dash: never taken for the value of the option before it, so that a
+/// forgotten value does not swallow the next option. `-1` and `- item` are values.
+bool looks_like_an_option(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return false;
+  const char second = word[1];
+  return second == '-' || (second >= 'a' && second <= 'z') || (second >= 'A' && second <= 'Z');
+}
+
+std::string help_of(Step step) {
+  CLI::App app("The KV cache, step by step. " + name_of(step) + " generates text from a prompt.",
+               name_of(step));
+  app.set_help_flag();
+  const auto add = [&](const std::string& name, std::string_view value, const std::string& help,
+                       std::string_view group) {
+    CLI::Option* const option = value.empty() ? app.add_flag(name, help) : app.add_option(name, help);
+    option->option_text(std::string(value))->group(std::string(group));
+  };
+  for (const OptionSpec& spec : option_table) {
+    if ((spec.steps & bit_of(step)) != 0)
+      add(std::string(spec.name), spec.value, std::string(spec.help), spec.group);
+  }
+  add("-h,--help", "", "print this help", output);
+  add("--version", "", "print the version", output);
+  app.footer(
+      "A value that begins with a dash is written with an equals sign: --prompt=-x.\n"
+      "Exit codes: 0 success, 1 a failure while running, 2 an option or an input that is not right.");
+  app.get_formatter()->column_width(28);
+  std::string help = app.help();
+  for (std::size_t gap; (gap = help.find("\n\n\n")) != std::string::npos;)
+    help.erase(gap, 1);  // one empty line will do
+  return help;
+}
+
+void refuse_contradictions(const Options& options) {
+  const bool random = !options.random_weights.empty();
+  const auto is_text = [](const Prompt& prompt) { return std::holds_alternative<std::string>(prompt); };
+  if (random && !options.model.empty()) {
+    throw InputError("--model and --random-weights exclude each other: the weights are read or made up");
+  }
+  if (random && std::ranges::any_of(options.prompts, is_text)) {
+    throw InputError(
+        "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
+  }
+  if (random && !options.system_prompt.empty()) {
+    throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have");
+  }
+  if (options.num_blocks && (options.kv_memory_bytes || options.kv_memory_auto)) {
+    throw InputError("--num-blocks and --kv-memory exclude each other: both set the size of the pool");
+  }
+  if (options.demo && options.json) {
+    throw InputError("--demo and --json exclude each other: both write on stdout");
+  }
+  if (options.logits && !options.json) throw InputError("--logits needs --json");
+}
+
+}  // namespace
+
+std::string name_of(Step step) {
+  switch (step) {
+    case Step::no_cache:
+      return "step1_no_cache";
+    case Step::flat_cache:
+      return "step2_flat_cache";
+    case Step::paged:
+      return "step3_paged";
+    case Step::prefix_cache:
+      return "step4_prefix_cache";
+  }
+  return "";
+}
+
+std::optional<Options> parse_options(Step step, int argc, const char* const* argv) {
+  Options options;
+  std::vector<std::string_view> seen;
+  for (int word = 1; word < argc; ++word) {
+    const std::string_view text = argv[word];
+    if (text == "-h" || text == "--help") {
+      std::fputs(help_of(step).c_str(), stdout);
+      return std::nullopt;
+    }
+    if (text == "--version") {
+      std::fputs((name_of(step) + " " PROJECT_VERSION "\n").c_str(), stdout);
+      return std::nullopt;
+    }
+    if (!looks_like_an_option(text)) {
+      throw InputError(fmt::format(
+          "unexpected word {}: a prompt is one value, with quotes around its spaces: --prompt \"...\"",
+          in_quotes(text)));
+    }
+
+    const std::size_t equals = text.find('=');
+    const std::string_view name = text.substr(0, equals);
+    const OptionSpec* const spec = find_option(name);
+    if (spec == nullptr) throw unknown_option(step, name);
+    if ((spec->steps & bit_of(step)) == 0) throw option_of_another_step(step, *spec);
+    if (!spec->repeatable && std::ranges::find(seen, name) != seen.end()) {
+      throw InputError(fmt::format("{} is given twice; which one is meant?", name));
+    }
+    seen.push_back(name);
+
+    Given given{std::string(name), ""};
+    if (equals != std::string_view::npos) {
+      given.value = text.substr(equals + 1);
+      if (spec->value.empty()) {
+        throw InputError(fmt::format("{} takes no value, not even {}", name, in_quotes(given.value)));
+      }
+    } else if (!spec->value.empty()) {
+      if (word + 1 == argc) throw InputError(fmt::format("{} needs a value: {} {}", name, name, spec->value));
+      given.value = argv[++word];
+      if (looks_like_an_option(given.value)) {
+        throw InputError(
+            fmt::format("{} needs a value before {}; a value that begins with a dash is written {}=-...",
+                        name, in_quotes(given.value), name));
+      }
+    }
+    spec->store(options, given);
+  }
+  refuse_contradictions(options);
+  return options;
+}
+
+std::filesystem::path first_model_folder(std::span<const std::filesystem::path> places) {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& place : places) {
+    std::error_code error;  // a place that cannot be read is not the model
+    if (std::filesystem::exists(place / "config.json", error)) return place;
+    names.push_back(place.string());
+  }
+  throw InputError(fmt::format("the shipped model is not in {}; give a checkpoint folder with --model",
+                               fmt::join(names, ", nor in ")));
+}
+
+std::filesystem::path shipped_model_folder() {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path places[] = {
+      (folder / "../share/kv_cache_step_by_step/fairytale").lexically_normal(),  // an install
+      SHIPPED_MODEL_DIR,                                                         // the source tree
+      (folder / "../../common/fairytale").lexically_normal()};  // a build folder in a source tree that moved
+  return first_model_folder(places);
+}
+
+}  // namespace kvcache

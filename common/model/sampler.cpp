@@ -1,0 +1,207 @@
+/// @file
+/// The picks are the same on every platform because nothing here is left to one: the random numbers and the
+/// exponential are our own (the standard library's distributions and `std::exp` differ between platforms),
+/// and probabilities are whole numbers, so that their sums do not depend on the order in which they are
+/// added.
+
+#include "common/model/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "common/error.h"
+
+namespace kvcache {
+namespace {
+
+/// Under this, even the gaps between neighbouring float logits of usual size become a near certainty, and a
+/// draw would only ever decide between equal logits; there arg max is the plainer answer.
+constexpr double smallest_temperature = 1e-5;
+
+/// Weights count in units of 2^-40 of the largest: fine enough that what is rounded away, over a vocabulary
+/// of a million, is less than one pick in a million; coarse enough that the sum over 2^23 ids fits 64 bits.
+constexpr int weight_bits = 40;
+
+/// One id that can still be picked.
+struct Candidate {
+  float logit;
+  std::int32_t id;
+  std::uint64_t weight;  ///< its probability, not normalised, in units of 2^-weight_bits of the largest
+};
+
+/// The order in which top-k and top-p keep candidates: no two are equal, so what is kept is never a matter of
+/// the selection algorithm.
+bool ranks_before(const Candidate& left, const Candidate& right) {
+  return left.logit > right.logit || (left.logit == right.logit && left.id < right.id);
+}
+
+std::size_t arg_max(std::span<const float> logits) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  std::size_t best = logits.size();
+  float largest = -infinity;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    const float logit = logits[id];
+    if (!(logit < infinity)) {  // written so that NaN is caught too
+      throw RunError(fmt::format(
+          "logit {} is {}, not a finite number: a sum left the range of the type; try --dtype bf16 or f32",
+          id, std::isnan(logit) ? "NaN" : "+infinity"));
+    }
+    if (logit > largest) {
+      largest = logit;
+      best = id;
+    }
+  }
+  if (best == logits.size()) {
+    throw RunError(fmt::format("none of the {} logits is above -infinity: no token can be picked", best));
+  }
+  return best;
+}
+
+/// floor(2^weight_bits * e^x) for x <= 0. Only operations that IEEE 754 defines to the last bit, so it is the
+/// same everywhere as long as the compiler fuses nothing (-ffp-contract=off). e^x = 2^-halvings * e^rest with
+/// |rest| <= ln(2)/2, where the Taylor series up to the twelfth power leaves an error of 2e-16; the halvings
+/// are a shift.
+std::uint64_t exponential_weight(double x) {
+  constexpr double ln2 = 0.693147180559945309417;
+  if (x < -weight_bits * ln2) return 0;
+  const int halvings = static_cast<int>(0.5 - x * (1 / ln2));
+  const double rest = x + halvings * ln2;
+  double series = 1.0 / 479001600;  // 1/12!
+  for (const double coefficient : {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                                   1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2, 1.0, 1.0}) {
+    series = series * rest + coefficient;
+  }
+  constexpr int series_bits = 62;  // the series is at most sqrt(2)
+  return static_cast<std::uint64_t>(series * 0x1p62) >> (series_bits - weight_bits + halvings);
+}
+
+/// The last of the k largest logits (its weight is not computed). One pass that keeps what beats the k-th of
+/// those seen so far; the keepers are thinned out whenever there are 2k.
+Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
+  std::vector<Candidate> best;
+  best.reserve(2 * k);
+  const auto keep_k = [&] {
+    std::nth_element(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(k - 1), best.end(),
+                     ranks_before);
+    best.resize(k);
+  };
+  float to_beat = -std::numeric_limits<float>::infinity();
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (best.size() >= k && !(logits[id] > to_beat))
+      continue;  // of equal logits the lower id is there already
+    best.push_back({logits[id], static_cast<std::int32_t>(id), 0});
+    if (best.size() == 2 * k) {
+      keep_k();
+      to_beat = best.back().logit;
+    }
+  }
+  keep_k();
+  return best.back();
+}
+
+/// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without those whose
+/// weight is nothing. The largest logit is taken off first: it has weight 2^40 whatever the temperature, and
+/// nothing overflows.
+std::vector<Candidate> top_k_candidates(std::span<const float> logits, double temperature, std::uint64_t k) {
+  const double largest = logits[arg_max(logits)];
+  const bool all = k == 0 || k >= logits.size();
+  const Candidate last = all ? Candidate{} : last_of_top_k(logits, k);
+  std::vector<Candidate> candidates;
+  candidates.reserve(all ? logits.size() : k);
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    Candidate candidate{logits[id], static_cast<std::int32_t>(id), 0};
+    if (!all && ranks_before(last, candidate)) continue;
+    candidate.weight = exponential_weight((candidate.logit - largest) / temperature);
+    if (candidate.weight > 0) candidates.push_back(candidate);
+  }
+  return candidates;
+}
+
+std::uint64_t total_weight(std::span<const Candidate> candidates) {
+  std::uint64_t total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  return total;
+}
+
+/// Keeps the fewest whose weights reach p of the total. The border is found by halving, as in quickselect:
+/// rank the better half, see whether it is enough, go on in the half where the border lies. Linear in the
+/// number of candidates, where sorting 150,000 of them would take as long as a small model's forward pass.
+void keep_top_p(std::vector<Candidate>& candidates, double p) {
+  if (p == 1.0) return;
+  const std::uint64_t total = total_weight(candidates);
+  const auto share = static_cast<std::uint64_t>(std::ceil(p * static_cast<double>(total)));
+  std::uint64_t missing = std::clamp<std::uint64_t>(share, 1, total);
+
+  // Most are so light that all of their kind together are not needed: look for the border among the others.
+  const std::uint64_t light = (total - missing) / candidates.size();
+  std::vector<Candidate> heavy;
+  heavy.reserve(candidates.size());
+  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(heavy),
+               [&](const Candidate& candidate) { return candidate.weight > light; });
+
+  std::span<Candidate> half =
+      heavy;  // holds the border; `missing` is what those ranked before it leave to reach
+  while (half.size() > 1) {
+    const std::size_t middle = half.size() / 2;
+    std::nth_element(half.begin(), half.begin() + static_cast<std::ptrdiff_t>(middle), half.end(),
+                     ranks_before);
+    const std::uint64_t better = total_weight(half.first(middle));
+    if (better >= missing) {
+      half = half.first(middle);
+    } else {
+      missing -= better;
+      half = half.subspan(middle);
+    }
+  }
+  const Candidate last = half.front();
+  std::erase_if(candidates, [&](const Candidate& candidate) { return ranks_before(last, candidate); });
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): a counter whose every value is mixed into 64 random bits, so that
+/// neighbouring seeds have nothing in common.
+std::uint64_t next_random(std::uint64_t& state) {
+  state += 0x9E3779B97F4A7C15;
+  std::uint64_t bits = state;
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
+  return bits ^ (bits >> 31);
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {
+  if (!std::isfinite(params.temperature) || params.temperature < 0) {
+    throw InputError(fmt::format("temperature must be a finite number >= 0, not {}", params.temperature));
+  }
+  if (params.top_k < 0) {
+    throw InputError(fmt::format("top-k must be a whole number >= 0 (0 is off), not {}", params.top_k));
+  }
+  if (!(params.top_p >= 0 && params.top_p <= 1)) {
+    throw InputError(fmt::format("top-p must be a number from 0 to 1 (1 is off), not {}", params.top_p));
+  }
+}
+
+std::int32_t Sampler::pick(std::span<const float> logits) {
+  const std::uint64_t random = next_random(state_);  // one draw per pick, whether it decides anything or not
+  if (params_.temperature < smallest_temperature || params_.top_k == 1) {
+    return static_cast<std::int32_t>(arg_max(logits));
+  }
+  std::vector<Candidate> candidates =
+      top_k_candidates(logits, params_.temperature, static_cast<std::uint64_t>(params_.top_k));
+  keep_top_p(candidates, params_.top_p);
+
+  const std::uint64_t total = total_weight(candidates);
+  const double uniform = static_cast<double>(random >> 11) * 0x1p-53;  // in [0, 1)
+  std::uint64_t rest = std::min(static_cast<std::uint64_t>(uniform * static_cast<double>(total)), total - 1);
+  auto candidate = candidates.begin();
+  for (; rest >= candidate->weight; ++candidate) rest -= candidate->weight;
+  return candidate->id;
+}
+
+}  // namespace kvcache
