@@ -1,0 +1,62 @@
+/// @file
+/// Exceptions to exit codes.
+
+#include "common/cli/run_main.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "common/error.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int failed = 1, wrong_input = 2;
+
+/// Prints the message as one line whatever it holds: a library's may have several, a path any byte.
+void print_error(std::string message) {
+  for (char& character : message) {
+    if ((character >= 0 && character < ' ') || character == 0x7F) character = ' ';
+  }
+  message.erase(message.find_last_not_of(' ') + 1);
+  std::fflush(stdout);  // what was printed before the failure comes first
+  std::fputs(("error: " + message + "\n").c_str(), stderr);
+}
+
+int exit_code_of(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const InputError& error) {
+    print_error(error.what());
+    return wrong_input;
+  } catch (const std::bad_alloc&) {
+    print_error(
+        "out of memory: the model, its K/V memory and the sequences asked for need more than there is");
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  } catch (...) {
+    print_error("unknown failure");
+  }
+  return failed;
+}
+
+}  // namespace
+
+int run_main(const std::function<int()>& body) {
+  const int code = exit_code_of(body);
+  if (code != 0) return code;  // its line has been printed; one is enough
+  // Buffered output fails only when it is flushed, which exit would do without telling anyone.
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    const std::string reason = errno != 0 ? std::strerror(errno) : "an earlier write failed";
+    print_error("cannot write the output: " + reason);
+    return failed;
+  }
+  return code;
+}
+
+}  // namespace kvcache
