@@ -1,19 +1,20 @@
 /// @file
 /// Step 1: decoding without a cache. For every new token the whole sequence goes through the model again.
-#include "common/cli/main_guard.h"
+#include "common/cli/run_main.h"
 #include "common/cli/program.h"
 #include "step1_no_cache/demo.h"
 #include "step1_no_cache/no_cache.h"
 
 int main(int argc, char** argv) {
   using namespace kvcache;
-  return guard_main([&] {
+  return run_main([&] {
     const auto options = parse_options(Step::no_cache, argc, argv);
-    if (!options) return;
+    if (!options) return 0;
     Program program = load_program(Step::no_cache, *options);
     NoCacheManager manager;
     NoCacheStore store(program.model->config(), program.dtype, program.threads);
     const Report report = run_and_print(program, manager, store);
     if (options->demo) print_growth(report);
+    return 0;
   });
 }

@@ -12,7 +12,9 @@ the optimiser treats all layers in one batch: a small model is bound by kernel l
 """
 
 import argparse
+import itertools
 import math
+import random
 import time
 from pathlib import Path
 
@@ -30,6 +32,7 @@ END_OF_TALE = "<|endoftext|>"  # between tales in training; the model's end-of-s
 SPLIT = (  # how Qwen2 cuts a text into pieces before byte-pair merges
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+WANTED, UNSCORED, UNWANTED = 0, 1, 2  # what a token of a training window is to the loss
 INNER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
@@ -201,40 +204,56 @@ class Adam:
 class Windows:
     """Endless training windows over the tales, which are shuffled anew for every epoch and laid end to end.
 
-    Of each batch a few rows begin at the first word of a tale, as a prompt does; the rest are cut without regard to it.
+    Most rows of a batch are cut without regard to where a tale begins. A few rows begin at the first word of a tale, as a
+    prompt does. A few rows stutter: now and then the last words come again and again before the text goes on. There the
+    model learns to leave a loop instead of to keep it up; without them its greedy text ends in one before long.
     """
 
-    def __init__(self, tales: list[Tensor], batch: int, length: int, at_start: int, seed: int):
-        self.tales, self.batch, self.length, self.at_start = tales, batch, length, at_start
-        self.random = torch.Generator().manual_seed(seed)
-        self.rows = self.epoch()
+    def __init__(self, tales: list[Tensor], arguments: argparse.Namespace):
+        self.tales, self.length, self.batch = tales, arguments.window, arguments.batch
+        self.at_start, self.stutters = arguments.at_start, arguments.stutters
+        self.random = random.Random(arguments.seed)
+        self.positions: list[int] = []  # of this epoch's windows, not yet used
 
-    def epoch(self):
-        """Yields (stream, position of a window) pairs for one pass over the tales."""
-        order = torch.randperm(len(self.tales), generator=self.random).tolist()
-        self.stream = torch.cat([self.tales[tale] for tale in order])
-        sizes = torch.tensor([0] + [len(self.tales[tale]) for tale in order])
+    def begin_epoch(self) -> None:
+        order = self.random.sample(self.tales, len(self.tales))
+        self.stream = torch.cat(order)
         last = len(self.stream) - self.length - 1
-        self.starts = sizes.cumsum(0)[:-1]
-        self.starts = self.starts[self.starts <= last]
-        offset = int(torch.randint(self.length, (1,), generator=self.random))
-        windows = torch.arange(offset, last + 1, self.length)
-        return iter(windows[torch.randperm(len(windows), generator=self.random)].tolist())
+        starts = itertools.accumulate((len(tale) for tale in order[:-1]), initial=0)
+        self.starts = [start for start in starts if start <= last]
+        self.positions = list(range(self.random.randrange(self.length), last + 1, self.length))
+        self.random.shuffle(self.positions)
 
-    def next(self) -> Tensor:
-        """[batch, length + 1] ids."""
-        positions = []
-        while len(positions) < self.batch - self.at_start:
-            position = next(self.rows, None)
-            if position is None:
-                self.rows = self.epoch()
-                positions.clear()
+    def stutter(self, position: int) -> tuple[Tensor, Tensor]:
+        """Stream positions of a window with repetitions, and the role of each."""
+        index, roles, total = [], [], 0
+        while total <= self.length:
+            run = self.random.randint(16, 192)
+            unit = min(run, round(2 ** self.random.uniform(0, 6)))  # tokens that come again: 1 to 64, short ones often
+            copies = self.random.randint(2, 6) if unit <= 8 else self.random.randint(1, 2)
+            index.append(torch.arange(position, position + run))
+            position += run
+            index.append(torch.arange(position - unit, position).repeat(copies))
+            tolerated = min(unit, 8)
+            counts = torch.tensor([run, tolerated, unit * copies - tolerated])
+            roles.append(torch.tensor([WANTED, UNSCORED, UNWANTED]).repeat_interleave(counts))
+            total += run + unit * copies
+        return torch.cat(index)[: self.length + 1], torch.cat(roles)[: self.length + 1]
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Token ids and their roles, both [batch, window + 1]."""
+        if len(self.positions) < self.batch - self.at_start:
+            self.begin_epoch()
+        rows = []
+        for row in range(self.batch):
+            position = self.random.choice(self.starts) if row < self.at_start else self.positions.pop()
+            if row < self.batch - self.stutters:
+                index = torch.arange(position, position + self.length + 1)
+                rows.append((index, torch.full_like(index, WANTED)))
             else:
-                positions.append(position)
-        chosen = torch.randint(len(self.starts), (self.at_start,), generator=self.random)
-        positions = torch.tensor(positions + self.starts[chosen].tolist())
-        index = positions[:, None] + torch.arange(self.length + 1)
-        return self.stream[index.to(self.stream.device)]
+                rows.append(self.stutter(position))
+        index, roles = (torch.stack(part).to(self.stream.device) for part in zip(*rows))
+        return self.stream[index], roles
 
 
 def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor, Tensor]:
@@ -263,6 +282,15 @@ def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor
         ids.append(torch.zeros_like(ids[0]))
         targets.append(torch.full_like(targets[0], -100))
     return torch.stack(ids).view(-1, rows, length), torch.stack(targets).view(-1, rows, length)
+
+
+def training_losses(losses: Tensor, roles: Tensor) -> Tensor:
+    """-log p for a wanted token, -log (1 - p) for an unwanted one.
+
+    The second is the unlikelihood loss of Welleck et al., "Neural text generation with unlikelihood training" (2019).
+    """
+    unlikelihood = -(1 - torch.exp(-losses)).clamp(min=1e-6).log()
+    return torch.where(roles == WANTED, losses, torch.where(roles == UNWANTED, unlikelihood, 0.0))
 
 
 @torch.no_grad()
@@ -303,13 +331,14 @@ def train(arguments: argparse.Namespace) -> None:
         intermediate_size=768,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        # 2^16, so that the rotation speeds are 1, 1/2, 1/4, ...: exact in bfloat16 too, whatever a loader does with them.
+        rope_parameters={"rope_type": "default", "rope_theta": 65536.0},
         bos_token_id=end,
         eos_token_id=end,
         dtype="bfloat16",
     )
     model = TaleModel(config, arguments.dropout).to(device)
-    windows = Windows(training_ids, arguments.batch, arguments.window, arguments.at_start, arguments.seed)
+    windows = Windows(training_ids, arguments)
     test_windows = [part.to(device) for part in held_out_windows(encode(held_out), end, config.max_position_embeddings)]
     held_out_size = sum(len(tale.text.encode()) for tale in held_out)
     inner = [getattr(model, name) for name in INNER_MATRICES]
@@ -317,8 +346,8 @@ def train(arguments: argparse.Namespace) -> None:
     muon = Muon(inner, arguments.muon_rate, arguments.muon_decay)
     adam = Adam(others, arguments.adam_rate, arguments.adam_decay)
 
-    def forward_backward(ids: Tensor) -> Tensor:
-        loss = model.token_losses(ids[:, :-1], ids[:, 1:]).mean()
+    def forward_backward(ids: Tensor, roles: Tensor) -> Tensor:
+        loss = training_losses(model.token_losses(ids[:, :-1], ids[:, 1:]), roles[:, 1:]).mean()
         loss.backward()
         return loss.detach()
 
@@ -341,7 +370,7 @@ def train(arguments: argparse.Namespace) -> None:
     best, best_step, losses = math.inf, 0, []
     for step in range(arguments.steps):
         scale = learning_rate_scale(step, arguments.steps, arguments.warm_up)
-        losses.append(forward_backward(windows.next()))
+        losses.append(forward_backward(*windows.next()))
         update(torch.tensor(scale, device=device), torch.tensor(step + 1.0, device=device))
         spent = time.monotonic() - began
         last = step + 1 == arguments.steps or spent > 60 * arguments.minutes
@@ -370,6 +399,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="windows per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
     parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
+    parser.add_argument("--stutters", type=int, default=8, help="windows per step with repetitions to be left")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--warm-up", type=int, default=200, help="steps")
     parser.add_argument("--muon-rate", type=float, default=0.02, help="learning rate of the matrices")

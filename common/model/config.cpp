@@ -124,8 +124,9 @@ void require_checkpoint_folder(const std::filesystem::path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (!std::filesystem::exists(status))
-    throw InputError(
-        fmt::format("{}: {}; {}", folder.string(), error ? error.message() : "no such folder", advice));
+    throw InputError(fmt::format(
+        "{}: {}; {}", folder.string(),
+        status.type() == std::filesystem::file_type::not_found ? "no such folder" : error.message(), advice));
   if (!std::filesystem::is_directory(status))
     throw InputError(fmt::format("{} is not a folder; {}", folder.string(), advice));
   if (!std::filesystem::exists(folder / "config.json", error))

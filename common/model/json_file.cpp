@@ -88,7 +88,9 @@ json read_json_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status))
-    throw InputError(fmt::format("{}: {}", path.string(), error ? error.message() : "no such file"));
+    throw InputError(fmt::format(
+        "{}: {}", path.string(),
+        status.type() == std::filesystem::file_type::not_found ? "no such file" : error.message()));
   if (!std::filesystem::is_regular_file(status))
     throw InputError(fmt::format("{}: not a regular file", path.string()));
 

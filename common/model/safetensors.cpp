@@ -80,7 +80,8 @@ struct Mapping {
 Mapping map_file(const std::filesystem::path& path, const Complaint& complaint) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) complaint.fail(error ? error.message() : "no such file");
+  if (!std::filesystem::exists(status))
+    complaint.fail(status.type() == std::filesystem::file_type::not_found ? "no such file" : error.message());
   if (!std::filesystem::is_regular_file(status)) complaint.fail("not a regular file");
 
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

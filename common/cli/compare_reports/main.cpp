@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "common/cli/compare.h"
-#include "common/cli/main_guard.h"
+#include "common/cli/run_main.h"
 #include "common/error.h"
 #include "fmt/format.h"
 
 int main(int argc, char** argv) {
   using namespace kvcache;
-  return guard_main([&] {
+  return run_main([&] {
     if (argc < 2) throw InputError("give the JSON reports to compare: compare_reports REPORT.json ...");
     std::vector<nlohmann::json> reports;
     for (int n = 1; n < argc; ++n) {
@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
       reports.push_back(std::move(report));
     }
     fmt::print("{}", compare_reports(reports));
+    return 0;
   });
 }
