@@ -11,16 +11,7 @@ namespace kvcache {
 
 std::optional<PassPlan> NoCacheManager::plan(std::span<const Work> work) {
   PassPlan plan;
-  plan.row_begin.push_back(0);
-  for (const Work& wanted : work) {
-    const auto length = static_cast<std::int32_t>(wanted.token_ids.size());
-    plan.sequences.push_back(wanted.sequence);
-    plan.context_len.push_back(length);
-    plan.token_ids.insert(plan.token_ids.end(), wanted.token_ids.begin(), wanted.token_ids.end());
-    for (std::int32_t position = 0; position < length; ++position) plan.positions.push_back(position);
-    plan.row_begin.push_back(plan.row_begin.back() + length);
-    plan.logits_rows.push_back(plan.row_begin.back() - 1);
-  }
+  for (const Work& wanted : work) plan.add(wanted.sequence, wanted.token_ids, /*first=*/0);
   plan.slots.resize(plan.token_ids.size());
   std::iota(plan.slots.begin(), plan.slots.end(), 0);  // slot = row: the store is a buffer for this pass
   return plan;

@@ -3,6 +3,7 @@
 /// forgets them. Chapter: step1_no_cache/README.md.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -18,6 +19,7 @@ class NoCacheManager final : public KvManager {
   void commit(const PassPlan&) override {}
   void abort(const PassPlan&) override {}
   void free(std::int32_t) override {}
+  std::int64_t capacity() const override { return std::numeric_limits<std::int64_t>::max(); }
   KvMemoryReport memory() const override { return {}; }
 };
 

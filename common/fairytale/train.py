@@ -18,6 +18,7 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -224,21 +225,20 @@ class Windows:
         self.positions = list(range(self.random.randrange(self.length), last + 1, self.length))
         self.random.shuffle(self.positions)
 
-    def stutter(self, position: int) -> tuple[Tensor, Tensor]:
+    def stutter(self, position: int) -> tuple[np.ndarray, np.ndarray]:
         """Stream positions of a window with repetitions, and the role of each."""
         index, roles, total = [], [], 0
         while total <= self.length:
             run = self.random.randint(16, 192)
             unit = min(run, round(2 ** self.random.uniform(0, 6)))  # tokens that come again: 1 to 64, short ones often
             copies = self.random.randint(2, 6) if unit <= 8 else self.random.randint(1, 2)
-            index.append(torch.arange(position, position + run))
+            index.append(np.arange(position, position + run))
             position += run
-            index.append(torch.arange(position - unit, position).repeat(copies))
+            index.append(np.tile(np.arange(position - unit, position), copies))
             tolerated = min(unit, 8)
-            counts = torch.tensor([run, tolerated, unit * copies - tolerated])
-            roles.append(torch.tensor([WANTED, UNSCORED, UNWANTED]).repeat_interleave(counts))
+            roles.append(np.repeat([WANTED, UNSCORED, UNWANTED], [run, tolerated, unit * copies - tolerated]))
             total += run + unit * copies
-        return torch.cat(index)[: self.length + 1], torch.cat(roles)[: self.length + 1]
+        return np.concatenate(index)[: self.length + 1], np.concatenate(roles)[: self.length + 1]
 
     def next(self) -> tuple[Tensor, Tensor]:
         """Token ids and their roles, both [batch, window + 1]."""
@@ -248,11 +248,11 @@ class Windows:
         for row in range(self.batch):
             position = self.random.choice(self.starts) if row < self.at_start else self.positions.pop()
             if row < self.batch - self.stutters:
-                index = torch.arange(position, position + self.length + 1)
-                rows.append((index, torch.full_like(index, WANTED)))
+                index = np.arange(position, position + self.length + 1)
+                rows.append((index, np.full_like(index, WANTED)))
             else:
                 rows.append(self.stutter(position))
-        index, roles = (torch.stack(part).to(self.stream.device) for part in zip(*rows))
+        index, roles = (torch.from_numpy(np.stack(part)).to(self.stream.device) for part in zip(*rows))
         return self.stream[index], roles
 
 

@@ -25,9 +25,8 @@ class KvManager {
  public:
   virtual ~KvManager() = default;
 
-  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen
-  /// before is registered. Rows whose K and V are remembered are left out, but for at least one, whose logits
-  /// are wanted.
+  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen before is
+  /// registered. Rows whose K and V are remembered are left out, but for at least one, whose logits are wanted.
   /// @return nothing if it does not fit now; then nothing has changed.
   virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
   /// The pass has run: lengths advance.
@@ -37,8 +36,16 @@ class KvManager {
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
 
+  /// The most tokens that one sequence could ever hold, were it alone.
+  virtual std::int64_t capacity() const = 0;
   /// Memory reserved and used now.
   virtual KvMemoryReport memory() const = 0;
+  /// The blocks a sequence holds, in order; none without blocks.
+  virtual std::vector<std::int32_t> block_table(std::int32_t) const { return {}; }
+  /// Prompt tokens of a sequence that its first plan did not have to compute.
+  virtual std::int64_t cached_tokens(std::int32_t) const { return 0; }
+  virtual BlocksReport blocks() const { return {}; }
+  virtual CountersReport counters() const { return {}; }
 };
 
 }  // namespace kvcache

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace kvcache {
@@ -27,6 +28,20 @@ struct PassPlan {
   std::vector<std::int32_t> block_table;  ///< [sequences, table_width]; empty without blocks
   std::int32_t table_width = 0;
   std::vector<BlockCopy> copies;  ///< before any write
+
+  /// Appends a sequence whose tokens from `first` on go through the model. `token_ids` is the whole sequence so far.
+  void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
+    if (row_begin.empty()) row_begin.push_back(0);
+    const auto length = static_cast<std::int32_t>(token_ids.size());
+    sequences.push_back(sequence);
+    context_len.push_back(length);
+    for (std::int32_t position = first; position < length; ++position) {
+      this->token_ids.push_back(token_ids[static_cast<std::size_t>(position)]);
+      positions.push_back(position);
+    }
+    row_begin.push_back(row_begin.back() + length - first);
+    logits_rows.push_back(row_begin.back() - 1);
+  }
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
   std::int64_t sequence_count() const { return static_cast<std::int64_t>(sequences.size()); }
