@@ -12,6 +12,8 @@
 
 namespace kvcache {
 
+class TokenDecoder;
+
 /// The tokenizer of a Hugging Face checkpoint: byte-level BPE (GPT-2, Qwen, Llama 3) or SentencePiece-style
 /// BPE (Llama 2, TinyLlama). Immutable after loading; const calls may run on several threads.
 class Tokenizer {
@@ -26,18 +28,16 @@ class Tokenizer {
 
   /// Token ids of `text` (UTF-8) as Hugging Face's `encode` gives them. Special tokens in the text are
   /// recognised; with `add_special` the post-processor's template adds its own (a BOS, say).
-  /// @throws InputError when `text` is not valid UTF-8 (naming the byte offset).
+  /// @throws InputError when `text` is not valid UTF-8 (naming the byte offset), when the vocabulary has no
+  /// token for one of its characters and no unknown token, and when a regular expression of the file gives up
+  /// on it.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
 
   /// The text of `ids`, without special tokens when `skip_special`. Bytes that form no character become
   /// U+FFFD. Ids that have no token (a padded vocabulary's tail) decode to nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
-  /// The bytes one id adds to a decoded text before any replacement by U+FFFD ("" for special and unknown ids
-  /// when `skip_special`). A piece may be part of a character.
-  std::string_view piece(std::int32_t id) const;
-
-  /// Ids with a token, added tokens included: ids in [0, size()) may be produced by `encode`.
+  /// One past the largest id that has a token, added tokens included. Below it there may be ids without one.
   std::int64_t size() const;
 
  private:
@@ -47,21 +47,25 @@ class Tokenizer {
 };
 
 /// Turns ids into text one at a time for printing as they are generated. The joined outputs equal `decode` of
-/// the whole; no output ever ends inside a character.
+/// the whole; no output ever ends inside a character, and bytes that can no longer become one appear as
+/// U+FFFD at once.
 class StreamDecoder {
  public:
-  /// The tokenizer must outlive the decoder.
-  explicit StreamDecoder(const Tokenizer& tokenizer);
+  /// Decodes a text of `tokenizer`, which must outlive the decoder (it may be moved).
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
 
   /// Text that `id` completes; "" while a character is unfinished.
   std::string push(std::int32_t id);
-  /// What is left at the end: U+FFFD for an unfinished character, else "".
+  /// What is left at the end: U+FFFD for an unfinished character, else "". The next id begins a new text.
   std::string finish();
 
  private:
-  const Tokenizer* tokenizer_;
-  std::string pending_;  ///< bytes of an unfinished character
-  bool at_start_ = true;
+  const Tokenizer::Impl* tokenizer_;
+  bool skip_special_;
+  std::unique_ptr<TokenDecoder> decoder_;
 };
 
 }  // namespace kvcache

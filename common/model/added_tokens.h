@@ -1,0 +1,71 @@
+/// @file
+/// Tokens that stand beside the vocabulary, like <|im_end|>: they are found in the text as they are, before
+/// it is cut into words. Chapter: step 1.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/model/regex.h"
+#include "common/model/tokenizer_json.h"
+
+namespace kvcache {
+
+/// One entry of "added_tokens".
+struct AddedToken {
+  std::string content;
+  std::int32_t id;
+  bool single_word;  ///< not inside of a word
+  bool lstrip;       ///< takes the white space before it
+  bool rstrip;       ///< takes the white space after it
+  bool normalized;   ///< is looked for in normalized text, in its own normal form
+  bool special;      ///< left out of decoded text
+};
+
+/// Reads the entry `node`, with the id that the file gives.
+/// @throws InputError when something is missing or has the wrong type.
+AddedToken read_added_token(const JsonNode& node);
+
+/// Cuts texts at added tokens. Const calls may run on several threads.
+class AddedTokenMatcher {
+ public:
+  AddedTokenMatcher();
+
+  /// Looks for `token` where the text has `form`. An empty form is never found, and of two tokens with the
+  /// same form the first.
+  void add(const AddedToken& token, const std::string& form);
+
+  /// A stretch of text, which an added token stands for if there is an id.
+  struct Part {
+    std::string_view text;
+    std::optional<std::int32_t> id;
+  };
+
+  /// The parts of `text` (valid UTF-8) from left to right. Where tokens overlap the one that starts first
+  /// wins, and of those the longest. Takes time in proportion to the text, whatever the number of tokens.
+  std::vector<Part> split(std::string_view text) const;
+
+ private:
+  /// The forms as a tree of bytes: node 0 is the root, an edge is one byte.
+  struct Node {
+    std::unordered_map<char, std::size_t> next;
+    std::optional<std::size_t> token;  ///< in tokens_, when a form ends here
+  };
+  struct Found {
+    std::size_t token;
+    std::size_t end;
+  };
+
+  std::optional<Found> longest_at(std::string_view text, std::size_t begin) const;
+  bool is_inside_word(std::string_view text, std::size_t begin, std::size_t end) const;
+
+  std::vector<Node> nodes_;
+  std::vector<AddedToken> tokens_;
+  Regex word_character_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,53 @@
+/// @file
+/// What a tokenizer does to text before it looks for words: bring characters to one form (é is one character
+/// or two), mark the beginning, replace spaces. Chapter: step 1.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/model/regex.h"
+#include "common/model/tokenizer_json.h"
+
+namespace kvcache {
+
+/// The "normalizer" of a tokenizer.json.
+class Normalizer {
+ public:
+  /// @throws InputError naming a normalizer that is not supported.
+  explicit Normalizer(const std::optional<JsonNode>& node);
+
+  /// The normal form of `text` (valid UTF-8). A text is normalized in the parts between special tokens, each
+  /// on its own.
+  std::string normalize(std::string_view text) const;
+
+ private:
+  /// One of the four forms of Unicode Standard Annex 15.
+  struct UnicodeForm {
+    bool compose, compatibility;
+    std::string operator()(std::string_view text) const;
+  };
+  struct Prepend {
+    std::string prefix;
+    std::string operator()(std::string_view text) const;
+  };
+  struct Replace {
+    Regex pattern;
+    std::string content;
+    std::string operator()(std::string_view text) const;
+  };
+  using Step = std::variant<UnicodeForm, Prepend, Replace>;
+
+  static Step make_step(const JsonNode& node);
+
+  std::vector<Step> steps_;
+};
+
+/// The "pattern" of a component, {"String": ...} or {"Regex": ...}.
+/// @throws InputError when it is neither, or not supported.
+Regex read_pattern(const JsonNode& component);
+
+}  // namespace kvcache

@@ -1,0 +1,63 @@
+/// @file
+/// Reading tokenizer.json with types: every value knows its place in the file, so that whatever is wrong is
+/// refused in one line that says where.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvcache {
+
+/// `text` in double quotes, cut after 60 bytes, without control characters: fit for a one-line message.
+std::string in_quotes(std::string_view text);
+
+/// A value of the file. Refers to the parsed document, which must outlive it.
+class JsonNode {
+ public:
+  /// The value at `path` ("model.vocab", "" for the whole document) of `file`.
+  JsonNode(const nlohmann::json& value, std::string file, std::string path)
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
+
+  /// @throws InputError "<place>: <message>".
+  [[noreturn]] void refuse(std::string_view message) const;
+
+  const nlohmann::json& value() const { return *value_; }
+  /// "tokenizer.json: model.vocab"
+  std::string place() const;
+  /// The element or member `value` of this one, shown as "[name]".
+  JsonNode element(const nlohmann::json& value, std::string_view name) const;
+
+  /// The member `key` of this object, or nothing when it is missing or null.
+  /// @throws InputError when this is not an object.
+  std::optional<JsonNode> find(std::string_view key) const;
+  /// @throws InputError when there is no such member or it is null.
+  JsonNode at(std::string_view key) const;
+
+  /// @throws InputError, all of these, when the value has another type or range.
+  std::string string() const;
+  bool boolean() const;
+  std::int32_t token_id() const;  ///< 0 to 2^31 - 1
+  std::vector<JsonNode> items() const;
+
+  std::string string_at(std::string_view key) const { return at(key).string(); }
+  /// `otherwise` where the member is missing or null.
+  bool boolean_at(std::string_view key, bool otherwise) const;
+
+  /// The "type" of a component.
+  std::string type() const { return string_at("type"); }
+
+ private:
+  const nlohmann::json* value_;
+  std::string file_, path_;
+};
+
+/// The components that `node` stands for, in order: itself, or the members of a "Sequence" under `list_key`,
+/// flattened where sequences are nested.
+/// @throws InputError for sequences nested more than eight deep.
+std::vector<JsonNode> components(const JsonNode& node, std::string_view list_key);
+
+}  // namespace kvcache
