@@ -1,7 +1,7 @@
 /// @file
 /// Step 1: decoding without a cache. For every new token the whole sequence goes through the model again.
-#include "common/cli/run_main.h"
 #include "common/cli/program.h"
+#include "common/cli/run_main.h"
 #include "step1_no_cache/demo.h"
 #include "step1_no_cache/no_cache.h"
 
@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     if (!options) return 0;
     Program program = load_program(Step::no_cache, *options);
     NoCacheManager manager;
-    NoCacheStore store(program.model->config(), program.dtype, program.threads);
+    NoCacheStore store(program.model->config(), program.dtype, *program.pool);
     const Report report = run_and_print(program, manager, store);
     if (options->demo) print_growth(report);
     return 0;

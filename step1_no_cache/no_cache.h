@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "common/cpu/thread_pool.h"
 #include "common/kv/kv_manager.h"
 #include "common/kv/kv_store.h"
 #include "common/model/config.h"
@@ -27,8 +28,8 @@ class NoCacheManager final : public KvManager {
 class NoCacheStore final : public KvStore {
  public:
   /// @param dtype  type that K and V are rounded to, as a cache of that type would
-  NoCacheStore(const ModelConfig& config, DType dtype, int threads)
-      : config_(config), dtype_(dtype), threads_(threads) {}
+  NoCacheStore(const ModelConfig& config, DType dtype, ThreadPool& pool)
+      : config_(config), dtype_(dtype), pool_(pool) {}
 
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
@@ -37,7 +38,7 @@ class NoCacheStore final : public KvStore {
  private:
   const ModelConfig& config_;
   DType dtype_;
-  int threads_;
+  ThreadPool& pool_;
   const PassPlan* plan_ = nullptr;
   std::vector<std::byte> k_, v_;  // [tokens, kv_heads, head_dim] of one layer
 };

@@ -61,10 +61,11 @@ std::vector<double> formula(const Problem& p, std::int64_t row, std::int64_t hea
 std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1) {
   const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
   const AttentionSequence sequence{0, rows, p.context, {}};
+  ThreadPool pool(threads);
   std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
   attention(p.shape, {dtype, k.data(), v.data()}, {&sequence, 1},
             &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width(),
-            DType::f32, threads);
+            DType::f32, pool);
   return out;
 }
 
@@ -111,6 +112,7 @@ TEST(Attention, ARowHasTheSameBitsWhateverRowsAreComputedWithIt) {
 TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext) {
   const Problem p({4, 2, 32}, 83);
   const std::vector<float> contiguous = attend(p, 9);
+  ThreadPool pool(2);
   for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
     const std::int64_t blocks = (p.context + block_size - 1) / block_size;
     std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
@@ -132,7 +134,7 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
               {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
                reinterpret_cast<const std::byte*>(v.data())},
               {&sequence, 1}, &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())], out.data(),
-              p.q_width(), DType::f32, 2);
+              p.q_width(), DType::f32, pool);
     EXPECT_TRUE(same_bits(out, contiguous)) << "block size " << block_size;
   }
 }
@@ -184,11 +186,12 @@ TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {
   std::vector<float> q(a.q.end() - 3 * a.q_width(), a.q.end());
   q.insert(q.end(), b.q.end() - 5 * b.q_width(), b.q.end());
   const AttentionSequence sequences[] = {{0, 3, 70, SlotMap{.first = 0}}, {3, 8, 33, SlotMap{.first = 70}}};
+  ThreadPool pool(2);
   std::vector<float> out(static_cast<std::size_t>(8 * a.q_width()));
   attention(a.shape,
             {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
              reinterpret_cast<const std::byte*>(v.data())},
-            sequences, q.data(), out.data(), a.q_width(), DType::f32, 2);
+            sequences, q.data(), out.data(), a.q_width(), DType::f32, pool);
   std::vector<float> expected = attend(a, 3);
   const std::vector<float> second = attend(b, 5);
   expected.insert(expected.end(), second.begin(), second.end());

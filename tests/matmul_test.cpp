@@ -40,8 +40,9 @@ std::vector<float> multiply(const Product& product, Case size, std::int64_t firs
                             int threads, DType store_as = DType::f32) {
   std::vector<float> y(static_cast<std::size_t>(rows * size.out), -1.0F);
   const MatmulOutput output{&product.projection, y.data(), size.out};
+  ThreadPool pool(threads);
   matmul(&product.x[static_cast<std::size_t>(first * size.in)], size.in, rows, {&output, 1}, store_as,
-         threads);
+         pool);
   return y;
 }
 
@@ -95,12 +96,13 @@ TEST(Matmul, SeveralProductsOfOneCallEqualSeparateCalls) {
   const Case wide{5, 64, 130}, narrow{5, 64, 3};
   const Product first(wide, DType::bf16, true), second(narrow, DType::f32, false);
   std::vector<float> a(5 * 130), b(5 * 3);
+  ThreadPool pool(2);
   const MatmulOutput outputs[] = {{&first.projection, a.data(), 130}, {&second.projection, b.data(), 3}};
-  matmul(first.x.data(), 64, 5, outputs, DType::f32, 2);
+  matmul(first.x.data(), 64, 5, outputs, DType::f32, pool);
   EXPECT_EQ(a, multiply(first, wide, 0, 5, 1));
   std::vector<float> alone(5 * 3);
   const MatmulOutput output{&second.projection, alone.data(), 3};
-  matmul(first.x.data(), 64, 5, {&output, 1}, DType::f32, 1);
+  matmul(first.x.data(), 64, 5, {&output, 1}, DType::f32, pool);
   EXPECT_EQ(b, alone);
 }
 

@@ -14,8 +14,6 @@
 namespace kvcache {
 namespace {
 
-constexpr int kThreads = 2;
-
 class Reference : public testing::TestWithParam<std::string> {
  protected:
   /// The checkpoint: beside its answers, or, for the shipped model, where it ships.
@@ -36,11 +34,12 @@ double largest_magnitude(const std::vector<double>& numbers) {
 }
 
 TEST_P(Reference, LogitsAndGreedyIdsAreThoseOfHuggingFace) {
+  ThreadPool pool(2);
   const ModelConfig config = read_config(folder());
   Transformer model(config, load_weights(folder(), config, DType::f32),
-                    std::make_unique<CpuBackend>(DType::f32, kThreads));
+                    std::make_unique<CpuBackend>(DType::f32, pool));
   NoCacheManager manager;
-  NoCacheStore store(model.config(), DType::f32, kThreads);
+  NoCacheStore store(model.config(), DType::f32, pool);
   const nlohmann::json answers = expected();
   ASSERT_GE(answers["cases"].size(), 10U);
   for (const nlohmann::json& answer : answers["cases"]) {

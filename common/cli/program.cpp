@@ -2,10 +2,10 @@
 /// See program.h.
 #include "common/cli/program.h"
 
-#include <omp.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <thread>
 
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
@@ -71,16 +71,15 @@ Program load_program(Step step, Options options) {
                   .options = std::move(options),
                   .model_name = {},
                   .dtype = DType::f32,
-                  .threads = omp_get_max_threads(),
+                  .pool = {},
                   .tokenizer = {},
                   .model = {},
                   .requests = {}};
   const Options& given = program.options;
   if (given.dtype) program.dtype = *given.dtype;
-  if (given.threads > 0) program.threads = given.threads;
-  omp_set_num_threads(program.threads);
-
-  auto backend = std::make_unique<CpuBackend>(program.dtype, program.threads);
+  const int all_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : all_threads);
+  auto backend = std::make_unique<CpuBackend>(program.dtype, *program.pool);
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     ModelConfig config = named_config(given.random_weights);
@@ -118,7 +117,7 @@ Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
   report.model = program.model_name;
   report.device = "cpu";
   report.dtype = name_of(program.dtype);
-  report.threads = program.threads;
+  report.threads = program.pool->threads();
   for (SequenceReport& sequence : report.sequences) {
     std::span<const std::int32_t> ids = sequence.output_ids;
     if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);

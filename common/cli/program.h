@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/cli/options.h"
+#include "common/cpu/thread_pool.h"
 #include "common/kv/run.h"
 #include "common/model/tokenizer.h"
 #include "common/model/transformer.h"
@@ -18,9 +19,9 @@ namespace kvcache {
 struct Program {
   Step step;
   Options options;
-  std::string model_name;  ///< the folder, or "random:NAME"
-  DType dtype;             ///< of weights, activations and K/V
-  int threads;
+  std::string model_name;              ///< the folder, or "random:NAME"
+  DType dtype;                         ///< of weights, activations and K/V
+  std::unique_ptr<ThreadPool> pool;    ///< for everything that runs on the CPU
   std::optional<Tokenizer> tokenizer;  ///< none with random weights
   std::unique_ptr<Transformer> model;
   std::vector<Request> requests;  ///< in the order of the command line

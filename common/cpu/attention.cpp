@@ -227,7 +227,7 @@ struct Task {
 }  // namespace
 
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
-               const float* q, float* out, std::int64_t stride, DType store_as, int threads) {
+               const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool) {
   const std::int64_t group = shape.heads / shape.kv_heads;
   const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueries / group);
   std::vector<Task> tasks;
@@ -239,9 +239,8 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
         tasks.push_back({&sequence, first, last, kv_head});
     }
   }
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (std::size_t index = 0; index < tasks.size(); ++index) {
-    const Task& task = tasks[index];
+  pool.run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
+    const Task& task = tasks[static_cast<std::size_t>(index)];
     thread_local Scratch scratch;
     thread_local std::vector<Query> queries;
     queries.clear();
@@ -255,7 +254,7 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
     with_dtype(rows.dtype, [&]<DType dtype>() {
       attend<dtype>(queries, rows, task.sequence->slots, shape, task.kv_head, store_as, scratch);
     });
-  }
+  });
 }
 
 }  // namespace kvcache

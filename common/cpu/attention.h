@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/cpu/thread_pool.h"
 #include "common/model/dtype.h"
 
 namespace kvcache {
@@ -54,6 +55,6 @@ struct AttentionShape {
 /// never read. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et
 /// al., "FlashAttention" (2022).
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
-               const float* q, float* out, std::int64_t stride, DType store_as, int threads);
+               const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool);
 
 }  // namespace kvcache

@@ -13,7 +13,7 @@
 namespace kvcache {
 namespace {
 
-/// Numbers below which one thread is faster than handing work over.
+/// Numbers that make a piece of work; with no more than that, one thread is faster than handing work over.
 constexpr std::int64_t kSerialNumbers = 16 * 1024;
 
 /// Rows begin on a cache line, and not a multiple of 4 KiB apart: those would compete for the same lines of
@@ -83,8 +83,10 @@ void CpuBackend::for_each_row(std::int64_t rows, std::int64_t cols, Function fun
     for (std::int64_t row = 0; row < rows; ++row) function(row);
     return;
   }
-#pragma omp parallel for num_threads(threads_)
-  for (std::int64_t row = 0; row < rows; ++row) function(row);
+  pool_.run_pieces(rows, std::max<std::int64_t>(1, kSerialNumbers / cols),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t row = begin; row < end; ++row) function(row);
+                   });
 }
 
 void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
@@ -130,7 +132,7 @@ void CpuBackend::project(const Matrix& x, std::span<const Product> products) {
     resize(*product.out, x.rows, product.projection->weight.rows);
     outputs.push_back({product.projection, product.out->row(0), product.out->stride});
   }
-  matmul(x.row(0), x.stride, x.rows, outputs, activations_, threads_);
+  matmul(x.row(0), x.stride, x.rows, outputs, activations_, pool_);
 }
 
 void CpuBackend::set_positions(std::span<const std::int32_t> positions,

@@ -4,15 +4,16 @@
 
 #include <vector>
 
+#include "common/cpu/thread_pool.h"
 #include "common/model/backend.h"
 
 namespace kvcache {
 
-/// float32 arithmetic on `threads` threads. With activations f16 or bf16 every stored result is rounded to
-/// that type. Each row's result depends on that row alone, bit for bit (vec16.h).
+/// float32 arithmetic on the threads of a pool, which must outlive it. With activations f16 or bf16 every
+/// stored result is rounded to that type. Each row's result depends on that row alone, bit for bit (vec16.h).
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(DType activations, int threads) : activations_(activations), threads_(threads) {}
+  CpuBackend(DType activations, ThreadPool& pool) : activations_(activations), pool_(pool) {}
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
@@ -32,7 +33,7 @@ class CpuBackend final : public Backend {
   void for_each_row(std::int64_t rows, std::int64_t cols, Function function) const;
 
   DType activations_;
-  int threads_;
+  ThreadPool& pool_;
   std::vector<float> cosines_, sines_;  // [rows, head_dim / 2] of the pass
 };
 

@@ -106,7 +106,7 @@ void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const Matmul
 }  // namespace
 
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
-            DType store_as, int threads) {
+            DType store_as, ThreadPool& pool) {
   if (rows == 0) return;
   const Rows x_rows{x, x_stride, rows};
   std::vector<std::int64_t> first_unit{0};  // [outputs + 1]: the units of all products, one after the other
@@ -114,8 +114,7 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
     const std::int64_t units = (to.projection->weight.rows + kUnitOutputs - 1) / kUnitOutputs;
     first_unit.push_back(first_unit.back() + units);
   }
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (std::int64_t unit = 0; unit < first_unit.back(); ++unit) {
+  pool.run(first_unit.back(), [&](std::int64_t unit) {
     std::size_t which = 0;
     while (unit >= first_unit[which + 1]) ++which;
     const MatmulOutput& to = outputs[which];
@@ -129,7 +128,7 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
         many_rows<dtype>(x_rows, begin, end, to, store_as);
       }
     });
-  }
+  });
 }
 
 }  // namespace kvcache

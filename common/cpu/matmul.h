@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "common/cpu/thread_pool.h"
 #include "common/model/weights.h"
 
 namespace kvcache {
@@ -22,6 +23,6 @@ struct MatmulOutput {
 /// Every output number is one inner product summed in the order of vec16.h: its bits depend on its row of x
 /// and its row of W alone, not on how many rows are computed together nor on the number of threads.
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
-            DType store_as, int threads);
+            DType store_as, ThreadPool& pool);
 
 }  // namespace kvcache

@@ -25,8 +25,9 @@ class KvManager {
  public:
   virtual ~KvManager() = default;
 
-  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen before is
-  /// registered. Rows whose K and V are remembered are left out, but for at least one, whose logits are wanted.
+  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen
+  /// before is registered. Rows whose K and V are remembered are left out, but for at least one, whose logits
+  /// are wanted.
   /// @return nothing if it does not fit now; then nothing has changed.
   virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
   /// The pass has run: lengths advance.

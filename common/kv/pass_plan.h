@@ -29,7 +29,8 @@ struct PassPlan {
   std::int32_t table_width = 0;
   std::vector<BlockCopy> copies;  ///< before any write
 
-  /// Appends a sequence whose tokens from `first` on go through the model. `token_ids` is the whole sequence so far.
+  /// Appends a sequence whose tokens from `first` on go through the model. `token_ids` is the whole sequence
+  /// so far.
   void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
     if (row_begin.empty()) row_begin.push_back(0);
     const auto length = static_cast<std::int32_t>(token_ids.size());

@@ -1,0 +1,84 @@
+/// @file
+/// See thread_pool.h.
+#include "common/cpu/thread_pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kvcache {
+namespace {
+
+/// How often an idle worker looks for work before it sleeps: some tens of microseconds, longer than the
+/// pauses within a pass and short enough to leave the core to others.
+constexpr int kSpins = 1000;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { worker_loop(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  ++runs_;
+  runs_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
+  if (workers_.empty() || count <= 1) {
+    for (std::int64_t index = 0; index < count; ++index) call(task, index);
+    return;
+  }
+  count_ = count;
+  task_ = task;
+  call_ = call;
+  unfinished_.store(count);
+  const std::uint64_t run = (ticket_.load() >> 32) + 1;
+  ticket_.store(run << 32 | static_cast<std::uint64_t>(count));
+  ++runs_;
+  if (sleeping_.load() > 0) runs_.notify_all();
+
+  work();
+  for (int spins = 0; unfinished_.load() > 0; ++spins) {
+    // The last tasks are running elsewhere; on a crowded machine their thread may need this core.
+    spins < kSpins ? pause() : std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work() {
+  std::uint64_t ticket = ticket_.load();
+  while ((ticket & kTasksLeft) > 0) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
+    call_(task_, count_ - static_cast<std::int64_t>(ticket & kTasksLeft));
+    unfinished_.fetch_sub(1);
+    ticket = ticket_.load();
+  }
+}
+
+void ThreadPool::worker_loop() {
+  std::uint32_t seen = runs_.load();
+  while (!stop_) {
+    work();
+    for (int spins = 0; spins < kSpins && runs_.load() == seen; ++spins) pause();
+    if (runs_.load() == seen) {
+      ++sleeping_;
+      runs_.wait(seen);
+      --sleeping_;
+    }
+    seen = runs_.load();
+  }
+}
+
+}  // namespace kvcache

@@ -1,0 +1,104 @@
+/// @file
+/// See flat_cache.h.
+#include "step2_flat_cache/flat_cache.h"
+
+#include <algorithm>
+
+#include "common/cpu/attention.h"
+#include "common/cpu/kv_rows.h"
+
+namespace kvcache {
+
+std::optional<PassPlan> FlatCacheManager::plan(std::span<const Work> work) {
+  PassPlan plan;
+  for (const Work& wanted : work) {
+    Reservation* reservation = find(wanted.sequence);
+    if (reservation == nullptr) reservation = find(kNobody);
+    // Capacity is checked before anything is written; a refusal takes back what this plan has registered.
+    if (reservation == nullptr || static_cast<std::int64_t>(wanted.token_ids.size()) > shape_.max_seq_len) {
+      abort(plan);
+      return std::nullopt;
+    }
+    reservation->sequence = wanted.sequence;
+    plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(reservation->length));
+    const std::int64_t first_slot = (reservation - reservations_.data()) * shape_.max_seq_len;
+    for (std::size_t row = plan.slots.size(); row < plan.positions.size(); ++row) {
+      plan.slots.push_back(first_slot + plan.positions[row]);
+    }
+  }
+  return plan;
+}
+
+void FlatCacheManager::commit(const PassPlan& plan) {
+  // Once per pass, not once per layer: every layer of a pass writes the same positions.
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s)
+    find(plan.sequences[s])->length = plan.context_len[s];
+}
+
+void FlatCacheManager::abort(const PassPlan& plan) {
+  for (const std::int32_t sequence : plan.sequences) {
+    Reservation* reservation = find(sequence);
+    if (reservation->length == 0) reservation->sequence = kNobody;
+  }
+}
+
+void FlatCacheManager::free(std::int32_t sequence) {
+  // What lies in the buffer may stay: nothing reads beyond a sequence's length.
+  if (Reservation* reservation = find(sequence)) *reservation = Reservation{};
+}
+
+KvMemoryReport FlatCacheManager::memory() const {
+  KvMemoryReport report;
+  report.bytes_per_token = shape_.bytes_per_token;
+  report.reserved_bytes = shape_.sequences * shape_.max_seq_len * shape_.bytes_per_token;
+  report.pool_bytes = report.reserved_bytes;
+  for (const Reservation& reservation : reservations_) {
+    report.used_bytes += reservation.length * shape_.bytes_per_token;
+  }
+  return report;
+}
+
+std::int64_t FlatCacheManager::length(std::int32_t sequence) const {
+  const Reservation* reservation = find(sequence);
+  return reservation == nullptr ? 0 : reservation->length;
+}
+
+FlatCacheManager::Reservation* FlatCacheManager::find(std::int32_t sequence) {
+  const auto at =
+      std::find_if(reservations_.begin(), reservations_.end(),
+                   [&](const Reservation& reservation) { return reservation.sequence == sequence; });
+  return at == reservations_.end() ? nullptr : &*at;
+}
+
+const FlatCacheManager::Reservation* FlatCacheManager::find(std::int32_t sequence) const {
+  return const_cast<FlatCacheManager*>(this)->find(sequence);
+}
+
+FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
+                               ThreadPool& pool)
+    : config_(config),
+      dtype_(dtype),
+      pool_(pool),
+      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_heads * config.head_dim * size_of(dtype)),
+      k_(config.layers * layer_bytes_),
+      v_(config.layers * layer_bytes_) {}
+
+void FlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+  store_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
+  store_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
+}
+
+void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
+  std::vector<AttentionSequence> sequences;
+  for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
+    const std::int32_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
+    const std::int64_t first_slot =
+        plan_->slots[static_cast<std::size_t>(begin)] - plan_->positions[static_cast<std::size_t>(begin)];
+    sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = first_slot}});
+  }
+  const KvRows rows{dtype_, k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_};
+  attention({config_.heads, config_.kv_heads, config_.head_dim}, rows, sequences, q.row(0), out.row(0),
+            q.stride, dtype_, pool_);
+}
+
+}  // namespace kvcache

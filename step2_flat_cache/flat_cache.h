@@ -1,0 +1,75 @@
+/// @file
+/// Step 2's memory of keys and values: one flat buffer, in which every sequence has room for max_seq_len
+/// tokens. Chapter: step2_flat_cache/README.md.
+#pragma once
+
+#include <vector>
+
+#include "common/cpu/reserved_memory.h"
+#include "common/cpu/thread_pool.h"
+#include "common/kv/kv_manager.h"
+#include "common/kv/kv_store.h"
+#include "common/model/config.h"
+
+namespace kvcache {
+
+/// The sizes of a flat cache: K and V are each [layers, sequences, max_seq_len, kv_heads, head_dim].
+struct FlatCacheShape {
+  std::int64_t sequences = 0;        ///< reservations
+  std::int64_t max_seq_len = 0;      ///< positions in each
+  std::int64_t bytes_per_token = 0;  ///< K and V over all layers
+};
+
+/// Gives each sequence one reservation and counts how much of it is filled.
+/// slot = reservation * max_seq_len + position.
+class FlatCacheManager final : public KvManager {
+ public:
+  explicit FlatCacheManager(FlatCacheShape shape)
+      : shape_(shape), reservations_(static_cast<std::size_t>(shape.sequences)) {}
+
+  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  void commit(const PassPlan& plan) override;
+  void abort(const PassPlan& plan) override;
+  void free(std::int32_t sequence) override;
+  std::int64_t capacity() const override { return shape_.max_seq_len; }
+  KvMemoryReport memory() const override;
+
+  /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
+  std::int64_t length(std::int32_t sequence) const;
+
+ private:
+  static constexpr std::int32_t kNobody = -1;
+
+  struct Reservation {
+    std::int32_t sequence = kNobody;
+    std::int64_t length = 0;  // positions filled, the same in every layer
+  };
+  /// The reservation of `sequence` (kNobody: a free one); nullptr if there is none.
+  Reservation* find(std::int32_t sequence);
+  const Reservation* find(std::int32_t sequence) const;
+
+  FlatCacheShape shape_;
+  std::vector<Reservation> reservations_;  // [sequences]
+};
+
+/// The flat buffer itself.
+class FlatCacheStore final : public KvStore {
+ public:
+  /// Reserves the address space; memory appears as tokens are stored.
+  /// @throws RunError when the system does not give it.
+  FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype, ThreadPool& pool);
+
+  void begin(const PassPlan& plan) override { plan_ = &plan; }
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+
+ private:
+  const ModelConfig& config_;
+  DType dtype_;
+  ThreadPool& pool_;
+  std::int64_t layer_bytes_;  // of K, or of V
+  ReservedMemory k_, v_;      // [layers, sequences, max_seq_len, kv_heads, head_dim]
+  const PassPlan* plan_ = nullptr;
+};
+
+}  // namespace kvcache
