@@ -99,6 +99,34 @@ Program load_program(Step step, Options options) {
   return program;
 }
 
+void add_demo_prompts(Options& options) {
+  if (!options.prompts.empty() || !options.random_weights.empty()) return;
+  for (const char* prompt :
+       {"Once upon a time", "Once upon a time there was a poor miller who had a beautiful daughter",
+        "The wolf", "In the middle of the wood stood a little house"}) {
+    options.prompts.emplace_back(prompt);
+  }
+}
+
+std::int64_t longest_request(const Program& program) {
+  std::int64_t longest = 0;
+  for (const Request& request : program.requests) {
+    longest = std::max(longest, static_cast<std::int64_t>(request.prompt_ids.size()) + request.max_tokens);
+  }
+  return std::min(longest, program.model->config().max_position_embeddings);
+}
+
+void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {
+  for (std::size_t n = 0; n < program.requests.size(); ++n) {
+    const auto length = static_cast<std::int64_t>(program.requests[n].prompt_ids.size());
+    if (length > manager.capacity()) {
+      throw InputError(
+          fmt::format("prompt {} has {} tokens and the cache holds at most {} of one sequence; {}", n + 1,
+                      length, manager.capacity(), remedy));
+    }
+  }
+}
+
 Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
   const Options& options = program.options;
   const bool stream =

@@ -32,6 +32,16 @@ struct Program {
 /// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
 Program load_program(Step step, Options options);
 
+/// The prompts of `--demo` where none are given: four of different lengths, the second a longer form of the
+/// first.
+void add_demo_prompts(Options& options);
+
+/// The most tokens that any request can come to: prompt and output, within the context.
+std::int64_t longest_request(const Program& program);
+
+/// @throws InputError for a prompt that `manager` could never hold, with the numbers and the `remedy`.
+void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);
+
 /// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
 /// when stdout is a terminal and there is one sequence.
 /// @return the report, complete with texts.

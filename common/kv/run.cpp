@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
+#include <utility>
 
 namespace kvcache {
 namespace {
@@ -21,10 +23,7 @@ struct Sequence {
   Sampler sampler;
   std::int64_t projected = 0;  // positions whose K and V were computed at least once
 
-  std::int64_t outputs() const {
-    return static_cast<std::int64_t>(token_ids.size()) -
-           static_cast<std::int64_t>(request->prompt_ids.size());
-  }
+  std::int64_t length() const { return static_cast<std::int64_t>(token_ids.size()); }
 };
 
 /// The loop's state, so that its stages can be functions.
@@ -40,52 +39,93 @@ class Loop {
   }
 
   Report run(bool keep_logits) {
-    std::vector<std::size_t> running;
-    for (std::size_t index = 0; index < sequences_.size(); ++index) {
-      prefill(index, keep_logits);
-      if (!end_if_finished(index)) running.push_back(index);
-    }
-    while (!running.empty()) {
-      decode(running);
-      std::erase_if(running, [this](std::size_t index) { return end_if_finished(index); });
+    keep_logits_ = keep_logits;
+    for (std::size_t index = 0; index < sequences_.size(); ++index) waiting_.push_back(index);
+    while (!waiting_.empty() || !running_.empty()) {
+      while (!waiting_.empty() && admit(waiting_.front())) {
+      }
+      if (running_.empty() && !waiting_.empty()) {
+        // Nothing else holds memory and it still does not fit: it never will.
+        end(waiting_.front(), "capacity");
+        waiting_.pop_front();
+      }
+      decode();
     }
     finish_report();
     return std::move(report_);
   }
 
  private:
-  /// One pass over the given sequences; [sequences, vocab] logits of their last tokens.
-  std::span<const float> pass(std::span<const std::size_t> indices) {
+  /// Computes K and V of all tokens of a waiting sequence and takes its next token. False if it does not fit
+  /// now.
+  bool admit(std::size_t index) {
+    const Clock::time_point begin = Clock::now();
+    const std::optional<PassPlan> plan = manager_.plan(work_of({&index, 1}));
+    if (!plan) return false;
+    waiting_.pop_front();
+    const std::span<const float> logits = run_pass(*plan);
+    SequenceReport& report = report_.sequences[index];
+    const bool first_time = report.output_ids.empty();
+    if (first_time && keep_logits_) report.logits.assign(logits.begin(), logits.end());
+    if (sequences_[index].request->max_tokens > 0) take_token(index, logits);
+    if (first_time) {
+      report.cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(index));
+      report.ttft_ms = ms_since(begin);
+      report_.timing.prefill_ms += report.ttft_ms;
+      report_.timing.prefill_tokens += plan->tokens();
+    } else {
+      // A preempted sequence came back: computing it again is part of what its next token costs.
+      report_.timing.decode_pass_ms.push_back(ms_since(begin));
+    }
+    if (!end_if_finished(index)) running_.push_back(index);
+    return true;
+  }
+
+  /// One token for every running sequence; preempts the youngest until the others fit.
+  void decode() {
+    std::erase_if(running_, [this](std::size_t index) { return end_if_beyond_capacity(index); });
+    std::optional<PassPlan> plan;
+    while (!running_.empty() && !(plan = manager_.plan(work_of(running_)))) {
+      if (running_.size() == 1) {
+        end(running_.front(), "capacity");
+        running_.clear();
+      } else {
+        preempt_youngest();
+      }
+    }
+    if (running_.empty()) return;
+    const Clock::time_point begin = Clock::now();
+    const std::span<const float> logits = run_pass(*plan);
+    const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+    for (std::size_t n = 0; n < running_.size(); ++n)
+      take_token(running_[n], logits.subspan(n * vocab, vocab));
+    report_.timing.decode_pass_ms.push_back(ms_since(begin));
+    std::erase_if(running_, [this](std::size_t index) { return end_if_finished(index); });
+  }
+
+  /// The youngest goes back to the head of the queue: all that wait are younger.
+  void preempt_youngest() {
+    manager_.free(static_cast<std::int32_t>(running_.back()));
+    waiting_.push_front(running_.back());
+    running_.pop_back();
+    ++report_.counters.preemptions;
+  }
+
+  std::vector<Work> work_of(std::span<const std::size_t> indices) const {
     std::vector<Work> work;
     for (const std::size_t index : indices) {
       work.push_back({static_cast<std::int32_t>(index), sequences_[index].token_ids});
     }
-    const PassPlan plan = manager_.plan(work).value();
-    note_memory();
+    return work;
+  }
+
+  /// The pass of a plan; [sequences, vocab] logits of their last tokens.
+  std::span<const float> run_pass(const PassPlan& plan) {
     const std::span<const float> logits = model_.forward(plan, store_);
     manager_.commit(plan);
+    note_memory();
     count_rows(plan);
     return logits;
-  }
-
-  void prefill(std::size_t index, bool keep_logits) {
-    const Clock::time_point begin = Clock::now();
-    const std::int64_t computed_before = report_.kv_rows.computed;
-    const std::span<const float> logits = pass({&index, 1});
-    SequenceReport& sequence = report_.sequences[index];
-    if (keep_logits) sequence.logits.assign(logits.begin(), logits.end());
-    if (sequences_[index].request->max_tokens > 0) take_token(index, logits);
-    sequence.ttft_ms = ms_since(begin);
-    report_.timing.prefill_ms += sequence.ttft_ms;
-    report_.timing.prefill_tokens += report_.kv_rows.computed - computed_before;
-  }
-
-  void decode(std::span<const std::size_t> indices) {
-    const Clock::time_point begin = Clock::now();
-    const std::span<const float> logits = pass(indices);
-    const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-    for (std::size_t n = 0; n < indices.size(); ++n) take_token(indices[n], logits.subspan(n * vocab, vocab));
-    report_.timing.decode_pass_ms.push_back(ms_since(begin));
   }
 
   void take_token(std::size_t index, std::span<const float> logits) {
@@ -95,26 +135,47 @@ class Loop {
     if (on_token_) on_token_(index, id);
   }
 
-  /// Notes the reason and gives the sequence's memory back, if it has ended.
   bool end_if_finished(std::size_t index) {
     const Sequence& sequence = sequences_[index];
-    SequenceReport& report = report_.sequences[index];
+    const std::vector<std::int32_t>& outputs = report_.sequences[index].output_ids;
     const std::vector<std::int32_t>& eos_ids = model_.config().eos_ids;
-    const auto length = static_cast<std::int64_t>(sequence.token_ids.size());
-    const bool stop = !sequence.request->ignore_eos && !report.output_ids.empty() &&
-                      std::binary_search(eos_ids.begin(), eos_ids.end(), report.output_ids.back());
-    const bool full = sequence.outputs() >= sequence.request->max_tokens ||
-                      length >= model_.config().max_position_embeddings;
-    if (!stop && !full) return false;
-    report.finish_reason = stop ? "stop" : "length";
-    manager_.free(static_cast<std::int32_t>(index));
+    if (!sequence.request->ignore_eos && !outputs.empty() &&
+        std::binary_search(eos_ids.begin(), eos_ids.end(), outputs.back())) {
+      end(index, "stop");
+    } else if (static_cast<std::int64_t>(outputs.size()) >= sequence.request->max_tokens ||
+               sequence.length() >= model_.config().max_position_embeddings) {
+      end(index, "length");
+    } else {
+      return false;
+    }
     return true;
   }
 
-  /// Keeps the memory report of the greatest reservation.
+  bool end_if_beyond_capacity(std::size_t index) {
+    if (sequences_[index].length() <= manager_.capacity()) return false;
+    end(index, "capacity");
+    return true;
+  }
+
+  /// Notes why a sequence ended and gives its memory back.
+  void end(std::size_t index, const char* reason) {
+    SequenceReport& report = report_.sequences[index];
+    report.finish_reason = reason;
+    report.block_table = manager_.block_table(static_cast<std::int32_t>(index));
+    manager_.free(static_cast<std::int32_t>(index));
+  }
+
+  /// Keeps the memory report of the greatest reservation, and of those the one with the most in it.
   void note_memory() {
-    const KvMemoryReport now = manager_.memory();
-    if (now.reserved_bytes >= report_.kv_memory.reserved_bytes) report_.kv_memory = now;
+    KvMemoryReport now = manager_.memory();
+    KvMemoryReport& most = report_.kv_memory;
+    if (std::pair(now.reserved_bytes, now.used_bytes) < std::pair(most.reserved_bytes, most.used_bytes))
+      return;
+    if (now.reserved_bytes > 0) {
+      now.waste_percent = 100.0 * static_cast<double>(now.reserved_bytes - now.used_bytes) /
+                          static_cast<double>(now.reserved_bytes);
+    }
+    most = now;
   }
 
   void count_rows(const PassPlan& plan) {
@@ -130,9 +191,15 @@ class Loop {
   void finish_report() {
     TimingReport& timing = report_.timing;
     for (std::size_t index = 0; index < sequences_.size(); ++index) {
-      report_.sequences[index].prompt_ids = sequences_[index].request->prompt_ids;
-      timing.decode_tokens += std::max<std::int64_t>(0, sequences_[index].outputs() - 1);
+      SequenceReport& sequence = report_.sequences[index];
+      sequence.prompt_ids = sequences_[index].request->prompt_ids;
+      timing.decode_tokens +=
+          std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.output_ids.size()) - 1);
     }
+    const std::int64_t preemptions = report_.counters.preemptions;
+    report_.counters = manager_.counters();
+    report_.counters.preemptions = preemptions;
+    report_.blocks = manager_.blocks();
     for (const double ms : timing.decode_pass_ms) timing.decode_ms += ms;
     const auto passes = static_cast<double>(timing.decode_pass_ms.size());
     const auto per_second = [](std::int64_t tokens, double ms) {
@@ -147,7 +214,10 @@ class Loop {
   KvManager& manager_;
   KvStore& store_;
   const OnToken& on_token_;
-  std::vector<Sequence> sequences_;
+  bool keep_logits_ = false;
+  std::vector<Sequence> sequences_;   // [requests]
+  std::deque<std::size_t> waiting_;   // indices, oldest first
+  std::vector<std::size_t> running_;  // indices, in order of admission, which is that of age
   Report report_;
 };
 

@@ -25,9 +25,12 @@ struct Request {
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
 
-/// Prefills the requests one after the other and then decodes them together, one token each per pass, until
-/// all have ended: by an end-of-sequence id ("stop"), by their number of tokens or the end of the context
-/// ("length").
+/// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,
+/// and then decode together, one token each per pass. A request that does not fit waits; when a running
+/// sequence cannot grow, the youngest is preempted: its memory goes back, and it is admitted again later with
+/// all its ids. A sequence ends by an end-of-sequence id ("stop"), by its number of tokens or the end of the
+/// context ("length"), or when it could not grow even if it were alone ("capacity").
+/// @param requests     every prompt must fit the manager's capacity
 /// @param keep_logits  report each sequence's logits after its prompt
 /// @return the report, but for step, model, device, dtype, threads and texts.
 /// @throws RunError when logits are not finite.

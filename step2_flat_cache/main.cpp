@@ -1,0 +1,55 @@
+/// @file
+/// Step 2: decoding with a flat cache. Every sequence reserves room for its longest possible self, and each
+/// new token computes one row of K and V.
+#include <unistd.h>
+
+#include "common/cli/program.h"
+#include "common/cli/run_main.h"
+#include "fmt/format.h"
+#include "step2_flat_cache/demo.h"
+#include "step2_flat_cache/flat_cache.h"
+
+namespace kvcache {
+namespace {
+
+/// One reservation per request, of --max-seq-len positions or as many as the model can see; but no more than
+/// the requests need where that would be more than the machine's memory.
+FlatCacheShape reservation(const Program& program) {
+  const ModelConfig& config = program.model->config();
+  FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,
+                       config.kv_bytes_per_token(size_of(program.dtype))};
+  if (program.options.max_seq_len) {
+    shape.max_seq_len = *program.options.max_seq_len;
+    return shape;
+  }
+  const std::int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
+  if (wanted > memory) {
+    shape.max_seq_len = longest_request(program);
+    fmt::print(stderr,
+               "note: {} reservations of {} positions are {} bytes, more than this machine has; reserving "
+               "the {} needed\n",
+               shape.sequences, config.max_position_embeddings, wanted, shape.max_seq_len);
+  }
+  return shape;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  using namespace kvcache;
+  return run_main([&] {
+    auto options = parse_options(Step::flat_cache, argc, argv);
+    if (!options) return 0;
+    if (options->demo) add_demo_prompts(*options);
+    Program program = load_program(Step::flat_cache, *options);
+    const FlatCacheShape shape = reservation(program);
+    FlatCacheManager manager(shape);
+    check_capacity(program, manager, "raise --max-seq-len");
+    FlatCacheStore store(program.model->config(), shape, program.dtype, *program.pool);
+    const Report report = run_and_print(program, manager, store);
+    if (options->demo) print_reservations(report, shape.max_seq_len);
+    return 0;
+  });
+}
