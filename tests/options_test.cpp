@@ -348,6 +348,11 @@ TEST(Options, SuggestTheNearestNameForAnUnknownOne) {
             "unknown option \"--blocksize\"; did you mean --block-size?");
 }
 
+TEST(Options, SuggestOnlyWhatTheStepHas) {
+  EXPECT_EQ(refusal({"--blocksize=8"}),
+            "unknown option \"--blocksize\"; --help lists the options of step1_no_cache");
+}
+
 TEST(Options, RefuseAbbreviations) {
   EXPECT_EQ(refusal({"--tok", "5"}), "unknown option \"--tok\"; did you mean --tokens?");
   EXPECT_EQ(refusal({"--ignore"}), "unknown option \"--ignore\"; did you mean --ignore-eos?");

@@ -113,6 +113,19 @@ TEST(Sampler, FollowsTheSoftmaxAtTheTemperature) {
   }
 }
 
+TEST(Sampler, KnowsProbabilitiesToTenDigits) {
+  // Of two candidates the first alone is enough for top-p up to its probability, and not beyond.
+  for (const float difference : {0.01F, 0.3F, 0.34F, 0.35F, 0.6F, 1.0F, 2.0F, 3.3F, 5.0F}) {
+    const std::vector<float> logits = {0.0F, -difference};
+    const double probability = 1 / (1 + std::exp(-static_cast<double>(difference)));
+    const auto kept = [&](double p) {
+      return picked_set({.temperature = 1, .top_p = p}, logits, 3000).size();
+    };
+    EXPECT_EQ(kept(probability * (1 - 1e-11)), 1U) << difference;
+    EXPECT_EQ(kept(probability * (1 + 1e-11)), 2U) << difference;
+  }
+}
+
 TEST(Sampler, TopPWorksOnTheProbabilitiesThatTopKLeft) {
   // Probabilities 0.4, 0.3, 0.2, 0.1. Of the first two alone, 0.4 is 4/7: enough for p = 0.55, though not
   // when top-p looks at all four.

@@ -14,7 +14,6 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <limits>
@@ -74,13 +73,12 @@ std::int64_t whole_number(const Given& given, std::int64_t least, std::int64_t m
   throw given.must_be(fmt::format("a whole number from {} to {} in plain digits{}", least, most, remark));
 }
 
-/// A finite number from 0 to `most` that fills the whole value.
+/// A number from 0 to `most`, which leaves out NaN and infinity, that fills the whole value.
 double real_number(const Given& given, double most, const std::string& expectation) {
   double number;
   const char* const end = given.value.data() + given.value.size();
   const auto [stop, error] = std::from_chars(given.value.data(), end, number);
-  if (error == std::errc() && stop == end && std::isfinite(number) && number >= 0 && number <= most)
-    return number;
+  if (error == std::errc() && stop == end && number >= 0 && number <= most) return number;
   throw given.must_be(expectation);
 }
 
