@@ -25,8 +25,8 @@ void NoCacheStore::begin(const PassPlan& plan) {
 }
 
 void NoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
-  store_rows(k, plan_->slots, dtype_, k_.data());
-  store_rows(v, plan_->slots, dtype_, v_.data());
+  scatter_rows(k, plan_->slots, dtype_, k_.data());
+  scatter_rows(v, plan_->slots, dtype_, v_.data());
 }
 
 void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {

@@ -84,8 +84,8 @@ FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& 
       v_(config.layers * layer_bytes_) {}
 
 void FlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  store_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
-  store_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
+  scatter_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
+  scatter_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
 }
 
 void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {

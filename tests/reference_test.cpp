@@ -48,7 +48,7 @@ TEST_P(Reference, LogitsAndGreedyIdsAreThoseOfHuggingFace) {
     const auto greedy_ids = answer["greedy_ids"].get<std::vector<std::int32_t>>();
     request.max_tokens = static_cast<std::int64_t>(greedy_ids.size());
     request.ignore_eos = true;
-    const Report report = run(model, manager, store, {&request, 1}, /*keep_logits=*/true);
+    const Report report = run(model, manager, store, {&request, 1}, {.keep_logits = true});
     EXPECT_EQ(report.sequences[0].output_ids, greedy_ids) << answer["prompt"];
 
     const auto logits = answer["next_token_logits"].get<std::vector<double>>();

@@ -27,6 +27,8 @@ using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
 enum class Device : std::uint8_t { automatic, cpu, cuda };
 enum class AttentionPath : std::uint8_t { gather, paged };
+/// What fresh blocks are filled with, to show that nothing reads a slot before it is written.
+enum class DebugFill : std::uint8_t { none, nan, huge };
 
 struct Options {
   std::filesystem::path model;  ///< empty: the shipped model
@@ -47,6 +49,8 @@ struct Options {
   std::optional<std::int64_t> kv_memory_bytes;  ///< excludes num_blocks
   bool kv_memory_auto = false;                  ///< what the device has left; excludes the two above
   AttentionPath attention = AttentionPath::paged;
+  DebugFill debug_fill = DebugFill::none;
+  std::int64_t debug_preempt_every = 0;  ///< decode passes between forced preemptions; 0: none
   // step 4
   bool prefix_cache = true;
   std::string salt;

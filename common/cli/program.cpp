@@ -140,7 +140,8 @@ Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
     std::fflush(stdout);
   };
 
-  Report report = run(*program.model, manager, store, program.requests, options.logits, print_token);
+  const RunSettings settings{options.logits, options.debug_preempt_every, print_token};
+  Report report = run(*program.model, manager, store, program.requests, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = "cpu";

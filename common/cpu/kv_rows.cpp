@@ -6,7 +6,7 @@
 
 namespace kvcache {
 
-void store_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to) {
+void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to) {
   with_dtype(dtype, [&]<DType stored>() {
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       const std::int64_t slot = slots[static_cast<std::size_t>(row)];

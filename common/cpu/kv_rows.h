@@ -13,6 +13,6 @@ namespace kvcache {
 
 /// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A slot of -1
 /// is skipped.
-void store_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
+void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
 
 }  // namespace kvcache

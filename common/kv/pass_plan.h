@@ -4,6 +4,7 @@
 /// step 4.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,8 +26,11 @@ struct PassPlan {
   std::vector<std::int32_t> context_len;  ///< [sequences] tokens whose K and V exist after this pass
   std::vector<std::int32_t> logits_rows;  ///< [sequences] the last row of each
   std::vector<std::int64_t> slots;        ///< [tokens] where each row's K and V go; -1: nowhere (padding)
-  std::vector<std::int32_t> block_table;  ///< [sequences, table_width]; empty without blocks
+  std::vector<std::int32_t>
+      block_table;  ///< [sequences, table_width], unused entries -1; empty without blocks
   std::int32_t table_width = 0;
+  std::vector<std::int32_t>
+      fresh_blocks;               ///< blocks that a sequence got for this pass, still without content
   std::vector<BlockCopy> copies;  ///< before any write
 
   /// Appends a sequence whose tokens from `first` on go through the model. `token_ids` is the whole sequence
@@ -42,6 +46,18 @@ struct PassPlan {
     }
     row_begin.push_back(row_begin.back() + length - first);
     logits_rows.push_back(row_begin.back() - 1);
+  }
+
+  /// Gives every sequence its row of the block table; `tables` [sequences] in the order of `add`.
+  void set_block_table(std::span<const std::vector<std::int32_t>* const> tables) {
+    for (const std::vector<std::int32_t>* table : tables) {
+      table_width = std::max(table_width, static_cast<std::int32_t>(table->size()));
+    }
+    block_table.assign(tables.size() * static_cast<std::size_t>(table_width), -1);
+    for (std::size_t s = 0; s < tables.size(); ++s) {
+      std::copy(tables[s]->begin(), tables[s]->end(),
+                block_table.begin() + static_cast<std::ptrdiff_t>(s) * table_width);
+    }
   }
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }

@@ -30,16 +30,15 @@ struct Sequence {
 class Loop {
  public:
   Loop(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
-       const OnToken& on_token)
-      : model_(model), manager_(manager), store_(store), on_token_(on_token) {
+       const RunSettings& settings)
+      : model_(model), manager_(manager), store_(store), settings_(settings) {
     report_.sequences.resize(requests.size());
     for (const Request& request : requests) {
       sequences_.push_back({&request, request.prompt_ids, Sampler(request.sampling)});
     }
   }
 
-  Report run(bool keep_logits) {
-    keep_logits_ = keep_logits;
+  Report run() {
     for (std::size_t index = 0; index < sequences_.size(); ++index) waiting_.push_back(index);
     while (!waiting_.empty() || !running_.empty()) {
       while (!waiting_.empty() && admit(waiting_.front())) {
@@ -66,7 +65,7 @@ class Loop {
     const std::span<const float> logits = run_pass(*plan);
     SequenceReport& report = report_.sequences[index];
     const bool first_time = report.output_ids.empty();
-    if (first_time && keep_logits_) report.logits.assign(logits.begin(), logits.end());
+    if (first_time && settings_.keep_logits) report.logits.assign(logits.begin(), logits.end());
     if (sequences_[index].request->max_tokens > 0) take_token(index, logits);
     if (first_time) {
       report.cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(index));
@@ -84,6 +83,9 @@ class Loop {
   /// One token for every running sequence; preempts the youngest until the others fit.
   void decode() {
     std::erase_if(running_, [this](std::size_t index) { return end_if_beyond_capacity(index); });
+    const auto passes = static_cast<std::int64_t>(report_.timing.decode_pass_ms.size());
+    if (settings_.preempt_every > 0 && !running_.empty() && (passes + 1) % settings_.preempt_every == 0)
+      preempt_youngest();
     std::optional<PassPlan> plan;
     while (!running_.empty() && !(plan = manager_.plan(work_of(running_)))) {
       if (running_.size() == 1) {
@@ -132,7 +134,7 @@ class Loop {
     const std::int32_t id = sequences_[index].sampler.pick(logits);
     sequences_[index].token_ids.push_back(id);
     report_.sequences[index].output_ids.push_back(id);
-    if (on_token_) on_token_(index, id);
+    if (settings_.on_token) settings_.on_token(index, id);
   }
 
   bool end_if_finished(std::size_t index) {
@@ -213,8 +215,7 @@ class Loop {
   Transformer& model_;
   KvManager& manager_;
   KvStore& store_;
-  const OnToken& on_token_;
-  bool keep_logits_ = false;
+  const RunSettings& settings_;
   std::vector<Sequence> sequences_;   // [requests]
   std::deque<std::size_t> waiting_;   // indices, oldest first
   std::vector<std::size_t> running_;  // indices, in order of admission, which is that of age
@@ -224,8 +225,8 @@ class Loop {
 }  // namespace
 
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
-           bool keep_logits, const OnToken& on_token) {
-  return Loop(model, manager, store, requests, on_token).run(keep_logits);
+           const RunSettings& settings) {
+  return Loop(model, manager, store, requests, settings).run();
 }
 
 }  // namespace kvcache

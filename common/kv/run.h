@@ -25,16 +25,23 @@ struct Request {
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
 
+/// How to run.
+struct RunSettings {
+  bool keep_logits = false;  ///< report each sequence's logits after its prompt
+  /// For tests: preempt the youngest every so many decode passes; 0: only when needed.
+  std::int64_t preempt_every = 0;
+  OnToken on_token;
+};
+
 /// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,
 /// and then decode together, one token each per pass. A request that does not fit waits; when a running
 /// sequence cannot grow, the youngest is preempted: its memory goes back, and it is admitted again later with
 /// all its ids. A sequence ends by an end-of-sequence id ("stop"), by its number of tokens or the end of the
 /// context ("length"), or when it could not grow even if it were alone ("capacity").
-/// @param requests     every prompt must fit the manager's capacity
-/// @param keep_logits  report each sequence's logits after its prompt
+/// @param requests  every prompt must fit the manager's capacity
 /// @return the report, but for step, model, device, dtype, threads and texts.
 /// @throws RunError when logits are not finite.
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
-           bool keep_logits, const OnToken& on_token = {});
+           const RunSettings& settings = {});
 
 }  // namespace kvcache

@@ -1,0 +1,45 @@
+/// @file
+/// See block_pool.h.
+#include "step3_paged/block_pool.h"
+
+#include <stdexcept>
+
+namespace kvcache {
+
+BlockPool::BlockPool(std::int64_t total) {
+  for (std::int64_t id = 0; id < total; ++id) blocks_.push_back({static_cast<std::int32_t>(id), false});
+  for (std::int64_t id = total - 1; id >= 0; --id) free_ids_.push_back(static_cast<std::int32_t>(id));
+}
+
+std::optional<std::int32_t> BlockPool::allocate() {
+  if (free_ids_.empty()) return std::nullopt;
+  const std::int32_t id = free_ids_.back();
+  free_ids_.pop_back();
+  blocks_[static_cast<std::size_t>(id)].in_use = true;
+  return id;
+}
+
+FreeResult BlockPool::free(std::int32_t id) {
+  if (id < 0 || id >= total()) return FreeResult::not_a_block;
+  Block& block = blocks_[static_cast<std::size_t>(id)];
+  if (!block.in_use) return FreeResult::already_free;
+  block.in_use = false;
+  free_ids_.push_back(id);
+  return FreeResult::freed;
+}
+
+void BlockPool::check_invariants() const {
+  std::vector<bool> listed(blocks_.size(), false);
+  for (const std::int32_t id : free_ids_) {
+    if (listed[static_cast<std::size_t>(id)]) throw std::logic_error("a block is twice in the free list");
+    listed[static_cast<std::size_t>(id)] = true;
+  }
+  for (const Block& block : blocks_) {
+    if (block.in_use == listed[static_cast<std::size_t>(block.id)]) {
+      throw std::logic_error(block.in_use ? "a block is free and in use"
+                                          : "a block is neither free nor in use");
+    }
+  }
+}
+
+}  // namespace kvcache

@@ -1,0 +1,49 @@
+/// @file
+/// The blocks of a paged KV cache, as numbers: which are free and which are taken. No tensor in sight.
+/// Chapter: step3_paged/README.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvcache {
+
+/// One block of the pool: room for the K and V of block_size tokens, over all layers.
+struct Block {
+  std::int32_t id = 0;
+  bool in_use = false;
+};
+
+/// What `BlockPool::free` found.
+enum class FreeResult : std::uint8_t {
+  freed,
+  already_free,  ///< a second free: refused, nothing changed
+  not_a_block,   ///< an id that this pool never had: refused, nothing changed
+};
+
+/// A fixed number of blocks with ids 0 to total - 1. Order of reuse: the block freed last is taken first, as
+/// its memory is the most likely to be in a cache still; blocks never used come in order of id. Freeing
+/// blocks in the reverse order of their allocation restores the pool exactly.
+class BlockPool {
+ public:
+  explicit BlockPool(std::int64_t total);
+
+  /// A free block's id, now in use; nothing when all are in use.
+  std::optional<std::int32_t> allocate();
+  FreeResult free(std::int32_t id);
+
+  std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()); }
+  std::int64_t free_count() const { return static_cast<std::int64_t>(free_ids_.size()); }
+  std::int64_t in_use_count() const { return total() - free_count(); }
+  bool in_use(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].in_use; }
+
+  /// @throws std::logic_error if a block is in two places or in none.
+  void check_invariants() const;
+
+ private:
+  std::vector<Block> blocks_;           // [total]
+  std::vector<std::int32_t> free_ids_;  // a stack: the next to be taken is at the back
+};
+
+}  // namespace kvcache

@@ -1,0 +1,90 @@
+/// @file
+/// See paged_kv_store.h.
+#include "step3_paged/paged_kv_store.h"
+
+#include <cstring>
+#include <limits>
+
+#include "common/cpu/kv_rows.h"
+#include "step3_paged/gather.h"
+
+namespace kvcache {
+
+PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
+                           ThreadPool& pool)
+    : config_(config),
+      shape_(shape),
+      dtype_(dtype),
+      settings_(settings),
+      pool_(pool),
+      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      block_bytes_(shape.block_size * row_bytes_),
+      layer_bytes_(shape.blocks * block_bytes_),
+      k_(config.layers * layer_bytes_),
+      v_(config.layers * layer_bytes_) {}
+
+void PagedKvStore::begin(const PassPlan& plan) {
+  plan_ = &plan;
+  if (settings_.fill != DebugFill::none) {
+    for (const std::int32_t block : plan.fresh_blocks) fill(block);
+  }
+  for (const BlockCopy& wanted : plan.copies) copy(wanted);
+  sequences_.clear();
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const std::int32_t* table = &plan.block_table[s * static_cast<std::size_t>(plan.table_width)];
+    sequences_.push_back({plan.row_begin[s], plan.row_begin[s + 1], plan.context_len[s],
+                          SlotMap{.blocks = table, .block_size = shape_.block_size}});
+  }
+}
+
+void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+  scatter_rows(k, plan_->slots, dtype_, k_block(layer, 0));
+  scatter_rows(v, plan_->slots, dtype_, v_block(layer, 0));
+}
+
+void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
+  const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
+  const KvRows rows{dtype_, k_block(layer, 0), v_block(layer, 0)};
+  if (settings_.attention == AttentionPath::gather) {
+    attend_gathered(heads, rows, q, out);
+  } else {
+    attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, pool_);
+  }
+}
+
+void PagedKvStore::attend_gathered(const AttentionShape& heads, const KvRows& rows, const Matrix& q,
+                                   Matrix& out) {
+  for (const AttentionSequence& paged : sequences_) {
+    const auto bytes = static_cast<std::size_t>(paged.context * row_bytes_);
+    if (gathered_k_.size() < bytes) {
+      gathered_k_.resize(bytes * 3 / 2);
+      gathered_v_.resize(bytes * 3 / 2);
+    }
+    gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
+    gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
+    const AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, SlotMap{}};
+    attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0), out.row(0),
+              q.stride, dtype_, pool_);
+  }
+}
+
+void PagedKvStore::copy(const BlockCopy& wanted) {
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    std::memcpy(k_block(layer, wanted.to), k_block(layer, wanted.from),
+                static_cast<std::size_t>(block_bytes_));
+    std::memcpy(v_block(layer, wanted.to), v_block(layer, wanted.from),
+                static_cast<std::size_t>(block_bytes_));
+  }
+}
+
+void PagedKvStore::fill(std::int32_t block) {
+  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    for (std::int64_t at = 0; at < block_bytes_; at += size_of(dtype_)) {
+      write_number(dtype_, value, k_block(layer, block) + at);
+      write_number(dtype_, value, v_block(layer, block) + at);
+    }
+  }
+}
+
+}  // namespace kvcache
