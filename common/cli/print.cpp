@@ -89,7 +89,7 @@ std::string grouped(std::int64_t number) {
   std::string text = std::to_string(number);
   const std::ptrdiff_t first_digit = number < 0 ? 1 : 0;
   for (auto place = std::ssize(text) - 3; place > first_digit; place -= 3) {
-    text.insert(static_cast<std::size_t>(place), ",");
+    text.insert(text.begin() + place, ',');
   }
   return text;
 }
