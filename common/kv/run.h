@@ -30,7 +30,7 @@ struct RunSettings {
   bool keep_logits = false;  ///< report each sequence's logits after its prompt
   /// For tests: preempt the youngest every so many decode passes; 0: only when needed.
   std::int64_t preempt_every = 0;
-  OnToken on_token;
+  OnToken on_token = {};
 };
 
 /// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,

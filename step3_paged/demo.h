@@ -1,0 +1,14 @@
+/// @file
+/// The walk-through of step 3 on the terminal (`--demo`): block tables and pool, drawn while three sequences
+/// come, grow and go.
+#pragma once
+
+#include "common/cli/program.h"
+
+namespace kvcache {
+
+/// Replays the run's token ids through a KVCacheManager with blocks of four tokens and draws each moment;
+/// then sets the memory of all sequences beside that of step 2's reservations.
+void print_walk_through(const Program& program, const Report& report);
+
+}  // namespace kvcache

@@ -1,0 +1,26 @@
+/// @file
+/// Step 3: decoding with a paged cache. Sequences take blocks of a shared pool as they grow, and attention
+/// finds K and V through a block table.
+#include "common/cli/program.h"
+#include "common/cli/run_main.h"
+#include "step3_paged/demo.h"
+#include "step3_paged/paged_kv_store.h"
+#include "step3_paged/sizing.h"
+
+int main(int argc, char** argv) {
+  using namespace kvcache;
+  return run_main([&] {
+    auto options = parse_options(Step::paged, argc, argv);
+    if (!options) return 0;
+    if (options->demo) add_demo_prompts(*options);
+    Program program = load_program(Step::paged, *options);
+    const PagedShape shape = paged_shape(program);
+    KVCacheManager manager(shape);
+    check_capacity(program, manager, "raise --num-blocks or --kv-memory");
+    PagedKvStore store(program.model->config(), shape, program.dtype,
+                       {options->attention, options->debug_fill}, *program.pool);
+    const Report report = run_and_print(program, manager, store);
+    if (options->demo) print_walk_through(program, report);
+    return 0;
+  });
+}
