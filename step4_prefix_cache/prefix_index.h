@@ -1,0 +1,51 @@
+/// @file
+/// Which blocks can be found again, and by what. Chapter: step4_prefix_cache/README.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace kvcache {
+
+/// What a full block holds. Two blocks with the same parent and the same tokens hold the same K and V and
+/// have the same identity; a block's parent is named by identity, so it is the block that was really
+/// followed, not one whose hash happens to be equal.
+struct BlockContent {
+  std::uint64_t hash = 0;      ///< block_hash.h: where to look
+  std::uint64_t identity = 0;  ///< never used twice for different contents; 0 is nobody's
+  std::uint64_t parent = 0;    ///< the parent's identity; 0 for a first block
+};
+
+/// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
+class PrefixIndex {
+ public:
+  PrefixIndex(std::int64_t total, std::int64_t block_size);
+
+  /// Makes `block` findable. It must not be so yet.
+  /// @param token_ids  [block_size]
+  void insert(std::int32_t block, const BlockContent& content, std::span<const std::int32_t> token_ids);
+  /// Removes exactly this block's entry; others of the same hash stay.
+  void erase(std::int32_t block);
+
+  bool contains(std::int32_t block) const { return contents_[static_cast<std::size_t>(block)].identity != 0; }
+  const BlockContent& content(std::int32_t block) const { return contents_[static_cast<std::size_t>(block)]; }
+  std::span<const std::int32_t> token_ids(std::int32_t block) const;  ///< [block_size]
+
+  /// A block with this parent and these tokens. The hash only says where to look; parent and tokens are
+  /// compared.
+  std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+                                   std::span<const std::int32_t> token_ids) const;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(by_hash_.size()); }
+
+ private:
+  std::int64_t block_size_;
+  std::vector<BlockContent> contents_;   // [total]; identity 0: not findable
+  std::vector<std::int32_t> token_ids_;  // [total, block_size]
+  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash_;
+};
+
+}  // namespace kvcache
