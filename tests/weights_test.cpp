@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -513,6 +514,7 @@ TEST_F(LoadWeights, ReportsProgressUpToOne) {
     EXPECT_TRUE(std::is_sorted(reports.begin(), reports.end()));
     EXPECT_GE(reports.front(), 0.0);
     EXPECT_EQ(reports.back(), 1.0);
+    EXPECT_EQ(std::count(reports.begin(), reports.end(), 1.0), 1);
     EXPECT_EQ(reports.size() > 1, dtype == DType::bf16);
   }
 }
