@@ -199,7 +199,7 @@ TEST_F(Safetensors, RefusesOffsetsThatAreNotABeginAndAnEnd) {
 
 TEST_F(Safetensors, SaysWhenOffsetsRunBackwards) {
   EXPECT_THAT(error_of_tensor(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8),
-              AllOf(HasSubstr("[8, 0]"), HasSubstr("end before they begin")));
+              AllOf(HasSubstr("[8,0]"), HasSubstr("end before they begin")));
 }
 
 TEST_F(Safetensors, RefusesEntriesWithMissingOrUnknownFields) {

@@ -8,7 +8,6 @@
 #include "common/model/config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -469,9 +468,9 @@ ModelConfig read_config(const std::filesystem::path& folder) {
 }
 
 ModelConfig named_config(const std::string& name) {
-  std::vector<std::string_view> names;
+  std::string names;
   for (const Shape& shape : shapes()) {
-    names.push_back(shape.name);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", shape.name);
     if (shape.name != name) continue;
     ModelConfig config;
     config.architecture = shape.architecture;
@@ -490,8 +489,7 @@ ModelConfig named_config(const std::string& name) {
     config.rope = shape.rope;
     return config;
   }
-  throw InputError(
-      fmt::format("no model shape is called {}; known are {}", shown(name), fmt::join(names, ", ")));
+  throw InputError(fmt::format("no model shape is called {}; known are {}", shown(name), names));
 }
 
 }  // namespace kvcache

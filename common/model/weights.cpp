@@ -4,7 +4,6 @@
 #include "common/model/weights.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -194,7 +193,7 @@ DType stored_type(const CheckpointTensor& tensor, const std::string& name) {
 void check_shape(const CheckpointTensor& tensor, const Slot& slot, const std::string& name) {
   if (tensor.stored.shape != slot.shape)
     throw InputError(fmt::format("{}: tensor {} has shape {}, config.json asks for {}", tensor.file.string(),
-                                 shown(name), tensor.stored.shape, slot.shape));
+                                 shown(name), shown(tensor.stored.shape), shown(slot.shape)));
 }
 
 constexpr float largest(DType dtype) {
