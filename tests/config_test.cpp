@@ -161,6 +161,10 @@ TEST_F(Config, BiasesFollowTheFamily) {
   EXPECT_TRUE(read(with("mlp_bias", true)).mlp_bias);
   const ModelConfig qwen2 = read(valid("Qwen2ForCausalLM"));
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
+  for (const bool ignored : {false, true}) {  // by transformers too: Qwen2 has no such field
+    const ModelConfig same = read(with("attention_bias", ignored, "Qwen2ForCausalLM"));
+    EXPECT_TRUE(same.qkv_bias && !same.output_bias);
+  }
   const ModelConfig qwen3 = read(valid("Qwen3ForCausalLM"));
   EXPECT_TRUE(!qwen3.qkv_bias && !qwen3.output_bias && qwen3.qk_norm);
   const ModelConfig biased = read(with("attention_bias", true, "Qwen3ForCausalLM"));
@@ -207,14 +211,16 @@ TEST_F(Config, ReadsRopeTypesInAllSpellings) {
 
 TEST_F(Config, FilledRopeScalingWinsOverRopeParameters) {
   json both = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}});
-  both["rope_scaling"] = nullptr;
-  EXPECT_EQ(read(both).rope.theta, 7.0);
+  for (const json& empty : {json(nullptr), json::object()}) {
+    both["rope_scaling"] = empty;
+    EXPECT_EQ(read(both).rope.theta, 7.0);
+  }
   both["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   EXPECT_EQ(read(both).rope.type, RopeConfig::Type::linear);
 }
 
 TEST_F(Config, RefusesOtherRopeTypesByName) {
-  for (const char* type : {"dynamic", "yarn", "longrope", "su", "mrope", "ntk", "LINEAR"})
+  for (const char* type : {"dynamic", "yarn", "longrope", "su", "mrope", "ntk", "LINEAR", ""})
     for (const char* key : {"rope_type", "type"})
       EXPECT_THAT(error_of(with("rope_scaling", {{key, type}, {"factor", 2.0}})),
                   AllOf(HasSubstr(std::string("rope_scaling.") + key), HasSubstr(type), HasSubstr("llama3")));

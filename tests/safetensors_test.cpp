@@ -197,6 +197,11 @@ TEST_F(Safetensors, RefusesOffsetsThatAreNotABeginAndAnEnd) {
         << offsets;
 }
 
+TEST_F(Safetensors, SaysWhenOffsetsRunBackwards) {
+  EXPECT_THAT(error_of_tensor(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8),
+              AllOf(HasSubstr("[8,0]"), HasSubstr("end before they begin")));
+}
+
 TEST_F(Safetensors, RefusesEntriesWithMissingOrUnknownFields) {
   for (const char* field : {"dtype", "shape", "data_offsets"}) {
     nlohmann::json fields = {{"dtype", "U8"}, {"shape", {1}}, {"data_offsets", {0, 1}}};

@@ -8,7 +8,6 @@
 #include "common/model/config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -167,6 +166,7 @@ std::vector<Foreign> foreign_fields(const Family& family) {
   std::vector<Foreign> fields = {
       // weights stored in another form
       {"quantization_config", nothing},
+      {"quantization", nothing},
       {"compression_config", nothing},
       // mixture of experts
       {"num_experts", none},
@@ -265,6 +265,37 @@ void refuse_sliding_windows(const Fields& fields, const Family& family, std::int
     fields.refuse("use_sliding_window", "sliding windows are not supported");
 }
 
+/// The frequency bands of Llama 3.1. `outer` holds `inner`: versions of transformers disagree on which of the
+/// two `original_max_position_embeddings` counts, so two that differ are refused.
+void read_llama3_bands(const Fields& outer, const Fields& inner, std::int64_t max_positions,
+                       RopeConfig& rope) {
+  rope.factor = inner.positive("factor");
+  rope.low_freq_factor = inner.positive("low_freq_factor");
+  rope.high_freq_factor = inner.positive("high_freq_factor");
+  if (rope.high_freq_factor <= rope.low_freq_factor)
+    inner.refuse("high_freq_factor",
+                 fmt::format("it must be above low_freq_factor, {}", rope.low_freq_factor));
+
+  constexpr std::string_view trained = "original_max_position_embeddings";
+  const std::int64_t outside = outer.size_or(trained, max_int32, max_positions);
+  const std::int64_t inside = inner.size_or(trained, max_int32, outside);
+  if (outer.find(trained) != nullptr && inside != outside)
+    inner.refuse(trained, fmt::format("next to it, outside, it is {}", outside));
+  rope.original_max_position_embeddings = static_cast<double>(inside);
+}
+
+/// Under `rope_type` or, in older files, `type`.
+std::string rope_type(const Fields& inner) {
+  const bool has_new = inner.find("rope_type") != nullptr;
+  const bool has_old = inner.find("type") != nullptr;
+  if (has_new && has_old && inner.text("type") != inner.text("rope_type"))
+    inner.refuse("type", fmt::format("rope_type is {}", shown(inner.text("rope_type"))));
+  const std::string type = has_new ? inner.text("rope_type") : has_old ? inner.text("type") : "default";
+  if (type != "default" && type != "linear" && type != "llama3")
+    inner.refuse(has_new ? "rope_type" : "type", "supported: \"default\", \"linear\", \"llama3\"");
+  return type;
+}
+
 /// The rotary embedding from `rope_scaling` (transformers 4, next to `rope_theta`) or `rope_parameters`
 /// (transformers 5, `rope_theta` inside). As there, a filled `rope_scaling` wins, and a theta inside wins.
 RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
@@ -272,44 +303,24 @@ RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
   rope.theta = fields.positive_or("rope_theta", 10000.0);
 
   const json* scaling = fields.find("rope_scaling");
-  const std::string_view name =
-      scaling != nullptr && *scaling != json::object() ? "rope_scaling" : "rope_parameters";
+  const bool scaled = scaling != nullptr && *scaling != json::object();
+  const std::string_view name = scaled ? "rope_scaling" : "rope_parameters";
   if (fields.find(name) == nullptr) return rope;
   const Fields inner = fields.nested(name);
   rope.theta = inner.positive_or("rope_theta", rope.theta);
 
-  std::string type = inner.text("rope_type");
-  if (type.empty()) type = inner.text("type");
-  if (type.empty()) type = "default";
-  if (inner.find("type") != nullptr && inner.text("type") != type)
-    inner.refuse("type", fmt::format("rope_type says \"{}\"", type));
-
   std::set<std::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor",
                                       "original_max_position_embeddings"};
+  const std::string type = rope_type(inner);
   if (type == "linear") {
     rope.type = RopeConfig::Type::linear;
-    known.insert("factor");
     rope.factor = inner.positive("factor");
+    known.insert("factor");
   } else if (type == "llama3") {
     rope.type = RopeConfig::Type::llama3;
+    read_llama3_bands(fields, inner, max_positions, rope);
     known.insert({"factor", "low_freq_factor", "high_freq_factor"});
-    rope.factor = inner.positive("factor");
-    rope.low_freq_factor = inner.positive("low_freq_factor");
-    rope.high_freq_factor = inner.positive("high_freq_factor");
-    if (rope.high_freq_factor <= rope.low_freq_factor)
-      inner.refuse("high_freq_factor",
-                   fmt::format("it must be above low_freq_factor, {}", rope.low_freq_factor));
-    // Versions of transformers disagree on which of the two places counts.
-    const std::int64_t outside = fields.size_or("original_max_position_embeddings", max_int32, max_positions);
-    const std::int64_t inside = inner.size_or("original_max_position_embeddings", max_int32, outside);
-    if (fields.find("original_max_position_embeddings") != nullptr && inside != outside)
-      inner.refuse("original_max_position_embeddings", fmt::format("outside {} it is {}", name, outside));
-    rope.original_max_position_embeddings = static_cast<double>(inside);
-  } else if (type != "default") {
-    inner.refuse(inner.find("rope_type") != nullptr ? "rope_type" : "type",
-                 "supported: \"default\", \"linear\", \"llama3\"");
   }
-
   for (const auto& [field, value] : inner.object().items())
     if (!value.is_null() && !known.contains(field))
       inner.refuse(field, fmt::format("rope type \"{}\" has no such field here", type));
@@ -457,9 +468,9 @@ ModelConfig read_config(const std::filesystem::path& folder) {
 }
 
 ModelConfig named_config(const std::string& name) {
-  std::vector<std::string_view> names;
+  std::string names;
   for (const Shape& shape : shapes()) {
-    names.push_back(shape.name);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", shape.name);
     if (shape.name != name) continue;
     ModelConfig config;
     config.architecture = shape.architecture;
@@ -478,8 +489,7 @@ ModelConfig named_config(const std::string& name) {
     config.rope = shape.rope;
     return config;
   }
-  throw InputError(
-      fmt::format("no model shape is called {}; known are {}", shown(name), fmt::join(names, ", ")));
+  throw InputError(fmt::format("no model shape is called {}; known are {}", shown(name), names));
 }
 
 }  // namespace kvcache

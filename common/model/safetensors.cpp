@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -168,17 +167,18 @@ Entry read_entry(const std::string& name, const json& fields, const Complaint& c
   const auto offsets = read_counts(fields["data_offsets"], "data_offsets", complaint);
   if (offsets.size() != 2)
     complaint.fail(fmt::format("data_offsets is {}; it must be [begin, end]", shown(fields["data_offsets"])));
-  if (offsets[1] < offsets[0]) complaint.fail(fmt::format("data_offsets {} end before they begin", offsets));
+  if (offsets[1] < offsets[0])
+    complaint.fail(fmt::format("data_offsets {} end before they begin", shown(offsets)));
   entry.begin = static_cast<std::uint64_t>(offsets[0]);
   entry.end = static_cast<std::uint64_t>(offsets[1]);
 
   const auto bits = bits_of(entry.shape, type->bits);
-  if (!bits) complaint.fail(fmt::format("shape {} overflows", entry.shape));
+  if (!bits) complaint.fail(fmt::format("shape {} overflows", shown(entry.shape)));
   if (*bits % 8 != 0)
-    complaint.fail(fmt::format("{} {} is not a whole number of bytes", entry.dtype, entry.shape));
+    complaint.fail(fmt::format("{} {} is not a whole number of bytes", entry.dtype, shown(entry.shape)));
   if (entry.end - entry.begin != *bits / 8)
-    complaint.fail(fmt::format("data_offsets {} span {} bytes, but {} {} takes {}", offsets,
-                               entry.end - entry.begin, entry.dtype, entry.shape, *bits / 8));
+    complaint.fail(fmt::format("data_offsets {} span {} bytes, but {} {} takes {}", shown(offsets),
+                               entry.end - entry.begin, entry.dtype, shown(entry.shape), *bits / 8));
   return entry;
 }
 
@@ -191,13 +191,13 @@ void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const C
   for (const Entry& entry : entries) {
     const Complaint about = complaint.about(entry.name);
     if (entry.end > data_bytes)
-      about.fail(fmt::format("data_offsets [{}, {}] run out of the file, which has {} bytes of data",
+      about.fail(fmt::format("data_offsets [{},{}] run out of the file, which has {} bytes of data",
                              entry.begin, entry.end, data_bytes));
     if (entry.begin < covered)
-      about.fail(fmt::format("data_offsets [{}, {}] overlap the tensor before, which ends at {}", entry.begin,
+      about.fail(fmt::format("data_offsets [{},{}] overlap the tensor before, which ends at {}", entry.begin,
                              entry.end, covered));
     if (entry.begin > covered)
-      about.fail(fmt::format("data_offsets [{}, {}] leave a hole: the tensor before ends at {}", entry.begin,
+      about.fail(fmt::format("data_offsets [{},{}] leave a hole: the tensor before ends at {}", entry.begin,
                              entry.end, covered));
     covered = entry.end;
   }

@@ -23,10 +23,11 @@ struct StoredTensor {
 };
 
 /// A memory-mapped safetensors file whose header has been checked completely: whatever the file's content, no
-/// later access through it leaves the file.
+/// later access through it leaves the file. (A file that another process cuts short while it is mapped ends
+/// this one with SIGBUS; replace checkpoint files, do not rewrite them.) Copies share the mapping.
 class SafetensorsFile {
  public:
-  /// Maps and checks `path`.
+  /// Maps and checks `path`. All types of the format are accepted here, those that cannot be weights too.
   /// @throws InputError naming the file and, where there is one, the tensor: truncated or oversized header,
   /// JSON that does not parse, duplicate names, unknown dtype, negative or overflowing shapes, offsets that
   /// overlap, leave holes, run out of the file or do not match shape x dtype.

@@ -4,7 +4,6 @@
 #include "common/model/weights.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -79,6 +78,9 @@ class Slots {
 
   std::vector<Slot> slots_;
 };
+
+/// Below this many numbers, waking threads takes longer than the work.
+constexpr std::int64_t worth_threads = 1 << 15;
 
 void place(const Slot& slot, DType dtype, const std::byte* data) {
   const bool vector = slot.shape.size() == 1;
@@ -191,7 +193,7 @@ DType stored_type(const CheckpointTensor& tensor, const std::string& name) {
 void check_shape(const CheckpointTensor& tensor, const Slot& slot, const std::string& name) {
   if (tensor.stored.shape != slot.shape)
     throw InputError(fmt::format("{}: tensor {} has shape {}, config.json asks for {}", tensor.file.string(),
-                                 shown(name), tensor.stored.shape, slot.shape));
+                                 shown(name), shown(tensor.stored.shape), shown(slot.shape)));
 }
 
 constexpr float largest(DType dtype) {
@@ -205,7 +207,7 @@ std::int64_t convert(DType from, const std::byte* source, DType to, std::byte* t
   const std::int64_t to_size = size_of(to);
   const float limit = largest(to);
   std::int64_t first_beyond = count;
-#pragma omp parallel for schedule(static) reduction(min : first_beyond)
+#pragma omp parallel for if (count > worth_threads) schedule(static) reduction(min : first_beyond)
   for (std::int64_t index = 0; index < count; ++index) {
     const float value = read_number(from, source + index * from_size);
     if (std::abs(value) > limit) first_beyond = std::min(first_beyond, index);
@@ -265,7 +267,7 @@ constexpr std::int32_t bell(std::uint64_t bits) {
 void fill(std::uint64_t key, float scale, DType dtype, std::byte* target, std::int64_t begin,
           std::int64_t end) {
   const std::int64_t size = size_of(dtype);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for if (end - begin > worth_threads) schedule(static)
   for (std::int64_t index = begin; index < end; ++index) {
     const std::uint64_t bits = mix(key + (static_cast<std::uint64_t>(index) + 1) * golden_gamma);
     write_number(dtype, static_cast<float>(bell(bits)) * scale, target + index * size);

@@ -52,16 +52,26 @@ struct Weights {
 /// Called now and then while weights load, with the fraction done in [0, 1].
 using LoadProgress = std::function<void(double)>;
 
-/// Loads `folder`/model.safetensors or the shards that `folder`/model.safetensors.index.json names.
+/// Loads `folder`/model.safetensors or, where there is none, the shards that
+/// `folder`/model.safetensors.index.json names.
+///
 /// With dtype f32 the weights stay in their stored type (F32, F16 or BF16, mixed as they come; the arithmetic
 /// widens them exactly); with f16 or bf16 those stored otherwise are rounded to it once, here.
-/// @throws InputError naming file and tensor: one missing, duplicated between shards, of the wrong shape or
-/// of a type that is not a float type; quantised weights; and, for f16, a number beyond 65,504.
+///
+/// `config.tie_word_embeddings` alone decides whether the head is the embedding: a tied model's own
+/// lm_head.weight is not used (it stands in only where the file has no embedding), an untied model must have
+/// one. A checkpoint saved from the base model, without "model." in its names, is read too. Tensors that the
+/// configuration has no place for are errors, except stored rotation frequencies.
+/// @throws InputError naming file and tensor: one missing, unexpected, duplicated between shards, of the
+/// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
+/// 65,504.
+/// @throws RunError when there is no memory for the converted weights.
 Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config, DType dtype,
                      const LoadProgress& progress = {});
 
 /// Seeded random weights of a configuration, in `dtype` (normal, standard deviation about 1/sqrt(in); norms
 /// 1). The same on every machine and for any number of threads.
+/// @throws RunError when there is no memory for them.
 Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
                        const LoadProgress& progress = {});
 
