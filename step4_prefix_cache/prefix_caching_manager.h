@@ -58,6 +58,8 @@ class PrefixCachingManager final : public KvManager {
   }
   /// Whether a block can be found by what it holds, in use or not.
   bool findable(std::int32_t block) const { return index_.contains(block); }
+  /// The hash under which it is found; 0 if it is not.
+  std::uint64_t hash(std::int32_t block) const { return index_.content(block).hash; }
   /// Blocks of the host tier that hold something.
   std::int64_t host_blocks_stored() const { return host_.stored(); }
   /// Blocks that nobody refers to, the next to be taken first.

@@ -390,6 +390,18 @@ TEST(PrefixHit, PrefillInChunksComesToTheSameAndItsBlocksAreFound) {
   }
 }
 
+TEST(PrefixHit, ASaltStartsTheChainOfHashes) {
+  // The values are those of block_hash_test.cpp.
+  CacheInPlay plain(8, 4), salted(8, 4, {.salt = "tenant-a"}), short_hash(8, 4, {.hash_bits = 4});
+  for (CacheInPlay* cache : {&plain, &salted, &short_hash}) cache->store(0, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  EXPECT_EQ(plain.manager.hash(plain.table(0)[0]), 0x27f0147e6ec514a6U);
+  EXPECT_EQ(plain.manager.hash(plain.table(0)[1]), 0xec11742426488122U);
+  EXPECT_EQ(plain.manager.hash(plain.table(0)[2]), 0U) << "a partly filled block has no hash";
+  EXPECT_EQ(salted.manager.hash(salted.table(0)[0]), 0x1612da8bc2ec43daU);
+  EXPECT_NE(salted.manager.hash(salted.table(0)[1]), plain.manager.hash(plain.table(0)[1]));
+  EXPECT_EQ(short_hash.manager.hash(short_hash.table(0)[0]), 0x6U);
+}
+
 TEST(PrefixHit, SequencesOfOneSaltShare) {
   CacheInPlay plain(8, 4), salted(8, 4, {.salt = "x"});
   const Tokens prompt = unlike_ids(1, 9);
@@ -478,6 +490,13 @@ TEST(SharingMistake, AllocationEvictsTheBlocksJustHit) {
   const PassPlan plan = cache.store(0, joined(p, unlike_ids(3, 8)));
   EXPECT_EQ(plan.positions.front(), 16);
   EXPECT_EQ(resident(cache, q), 8) << "q makes room, not p";
+  cache.free(0);
+  // Nor may one sequence of a pass evict what another one of it has hit.
+  CacheInPlay batch(8, 4);
+  warm(batch, p);
+  warm(batch, q);
+  ASSERT_TRUE(batch.pass({{0, unlike_ids(4, 8)}, {1, joined(p, {5})}}));
+  EXPECT_EQ(batch.manager.cached_tokens(1), 16);
 }
 
 TEST(SharingMistake, AdmissionCountsSharedBlocksAsIfTheyHadToBeAllocated) {
@@ -611,6 +630,16 @@ TEST(PinnedPrefix, APromptThatIsThePrefixItselfKeepsOneTokenToCompute) {
     cache.pin(0);
     EXPECT_EQ(cache.store(1, prefix).tokens(), 1) << length;
     cache.append(1, 5);
+  }
+}
+
+TEST(PinnedPrefix, TheCopyOfItsTailIsCountedIntoAdmission) {
+  for (const std::int64_t spare : {0, 1}) {
+    CacheInPlay cache(2 + spare, 4);
+    const Tokens prefix = unlike_ids(1, 6);
+    cache.store(0, prefix);
+    cache.pin(0);
+    EXPECT_EQ(cache.pass({{1, joined(prefix, {5})}}).has_value(), spare == 1);
   }
 }
 
