@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include "tests/cache_in_play.h"
 

@@ -2,7 +2,9 @@
 // logits are those of step 1, bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
