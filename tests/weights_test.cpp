@@ -134,6 +134,7 @@ TEST_F(LoadWeights, TakesHeadDimFromTheConfiguration) {
 TEST_F(LoadWeights, LoadsAllReferenceCheckpoints) {
   int folders = 0;
   for (const auto& entry : std::filesystem::directory_iterator(references)) {
+    if (!std::filesystem::exists(entry.path() / "config.json")) continue;  // answers for the shipped model
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const ModelConfig config = read_config(entry.path());
       const Weights weights = load_weights(entry.path(), config, dtype);
