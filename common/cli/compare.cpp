@@ -70,7 +70,9 @@ std::string compare_reports(std::span<const json> reports) {
   for (const json& report : reports) check(first, report);
 
   std::string out;
-  for (const json& sequence : first["sequences"]) out += sequence["text"].get<std::string>() + "\n\n";
+  for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
+    out += fmt::format("[{}]{}\n\n", s + 1, first["sequences"][s]["text"].get<std::string>());
+  }
   const Row rows[] = {
       {"time to first token, ms", [](const json& r) { return ms(r["sequences"][0]["ttft_ms"]); }},
       {"ms per token", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
