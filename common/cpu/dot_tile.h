@@ -49,6 +49,14 @@ void dot_tile(const float* const (&x)[R], const std::byte* const (&w)[O], std::i
   std::memcpy(out, totals, sizeof out);
 }
 
+/// Covers [begin, end) with tiles of R rows, the rest with a smaller tile: calls `function.template
+/// operator()<R>(row)`.
+template <int R, typename Function>
+void in_tiles(std::int64_t begin, std::int64_t end, const Function& function) {
+  for (; begin + R <= end; begin += R) function.template operator()<R>(begin);
+  if constexpr (R > 1) in_tiles<R - 1>(begin, end, function);
+}
+
 /// Calls `function.template operator()<dtype>()` for the run-time `dtype`.
 template <typename Function>
 auto with_dtype(DType dtype, Function&& function) {

@@ -45,27 +45,12 @@ void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, 
   }
 }
 
-/// The last rows, fewer than a whole tile has: one tile of as many rows.
-template <DType dtype, int R, int O>
-void last_rows(const Rows& x, std::int64_t row, std::int64_t end, const std::byte* w, std::int64_t in,
-               std::int64_t output, const MatmulOutput& to, DType store_as) {
-  if constexpr (R > 0) {
-    if (end - row == R) {
-      tile<dtype, R, O>(x, row, w, in, output, to, store_as);
-    } else {
-      last_rows<dtype, R - 1, O>(x, row, end, w, in, output, to, store_as);
-    }
-  }
-}
-
 /// Rows [begin, end) times O outputs.
 template <DType dtype, int O>
 void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, const std::byte* w,
                         std::int64_t in, std::int64_t output, const MatmulOutput& to, DType store_as) {
-  std::int64_t row = begin;
-  for (; row + kTileRows <= end; row += kTileRows)
-    tile<dtype, kTileRows, O>(x, row, w, in, output, to, store_as);
-  last_rows<dtype, kTileRows - 1, O>(x, row, end, w, in, output, to, store_as);
+  in_tiles<kTileRows>(
+      begin, end, [&]<int R>(std::int64_t row) { tile<dtype, R, O>(x, row, w, in, output, to, store_as); });
 }
 
 /// One row times the outputs [begin, end): decoding. Weights go from memory straight into the registers.
