@@ -13,6 +13,7 @@ the optimiser treats all layers in one batch: a small model is bound by kernel l
 
 import argparse
 import itertools
+import json
 import math
 import random
 import time
@@ -184,6 +185,9 @@ def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: P
     )
     checkpoint.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    config = json.loads((out / "config.json").read_text())
+    config["rope_theta"] = model.config.rope_parameters["rope_theta"]  # where transformers 4 looks for it
+    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

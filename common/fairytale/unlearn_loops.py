@@ -34,7 +34,7 @@ from train import (
     save_checkpoint,
 )
 
-PREFIX = (2, 48)  # tokens that are given
+PREFIX = (2, 48)  # tokens of a passage that are given, at least and at most
 
 
 class Writer:
@@ -120,6 +120,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = load_checkpoint(arguments.checkpoint, arguments.dropout).to(device)
     optimizer = Optimizer(model, arguments)
     windows = Windows(training_ids, arguments.window + 1, arguments.batch, arguments.at_start, arguments.seed)
+    # half of the passages begin as a tale begins
     passages = Windows(training_ids, arguments.written, arguments.rows, arguments.rows // 2, arguments.seed)
     writer = Writer(model, arguments.rows, arguments.written)
     lengths = random.Random(arguments.seed)
@@ -162,15 +163,15 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("corpus", type=Path, help="folder of plain-text books")
     parser.add_argument("out", type=Path, help="folder for the checkpoint")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16, help="windows of real text per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
     parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
     parser.add_argument("--rows", type=int, default=256, help="passages that the model continues per step")
     parser.add_argument("--written", type=int, default=160, help="tokens per passage, given and written")
     parser.add_argument("--run", type=int, default=4, help="tokens that are not to be written a second time")
-    parser.add_argument("--weight", type=float, default=1.0, help="of the unlikelihood loss")
-    parser.add_argument("--rate", type=float, default=0.1, help="highest learning rate, as a part of train.py's")
+    parser.add_argument("--weight", type=float, default=10.0, help="of the unlikelihood loss")
+    parser.add_argument("--rate", type=float, default=0.02, help="highest learning rate, as a part of train.py's")
     parser.add_argument("--warm-up", type=int, default=20, help="steps")
     parser.add_argument("--report-every", type=int, default=50, help="steps")
     parser.add_argument("--seed", type=int, default=1)
