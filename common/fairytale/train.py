@@ -2,10 +2,10 @@
 
     python train.py CORPUS OUT
 
-unlearn_loops.py then finishes the model. CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says what it expects and README.md lists the
-books. OUT becomes a plain Hugging Face checkpoint (config.json, generation_config.json, model.safetensors in bfloat16,
-tokenizer.json, tokenizer_config.json). It always holds the best model so far by held-out loss, so the run may be cut off
-at any time. evaluate.py measures the result.
+unlearn_loops.py then finishes the model. CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says
+what it expects and README.md lists the books. OUT becomes a plain Hugging Face checkpoint (config.json,
+generation_config.json, model.safetensors in bfloat16, tokenizer.json, tokenizer_config.json). It always holds the best
+model so far by held-out loss, so the run may be cut off at any time. evaluate.py measures the result.
 
 The weights are kept in float32 and multiplied in bfloat16. Each matrix kind is one parameter [layers, out, in], so that
 the optimiser treats all layers in one batch: a small model is bound by kernel launches, not by arithmetic.

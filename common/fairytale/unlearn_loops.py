@@ -125,7 +125,8 @@ def train(arguments: argparse.Namespace) -> None:
     writer = Writer(model, arguments.rows, arguments.written)
     lengths = random.Random(arguments.seed)
 
-    test_windows = [part.to(device) for part in held_out_windows(held_out_ids, end, model.config.max_position_embeddings)]
+    context = model.config.max_position_embeddings
+    test_windows = [part.to(device) for part in held_out_windows(held_out_ids, end, context)]
     prompts = tokenizer(PROMPTS)["input_ids"]
     prefixes = held_out_prefixes([tale[:-1].tolist() for tale in held_out_ids])[: arguments.rows]
 
