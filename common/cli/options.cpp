@@ -235,6 +235,9 @@ const OptionSpec option_table[] = {
     {"--host-blocks", "N", cache, "blocks in host memory for what is evicted (default: 0)", step_4,
      [](Options& options, const Given& given) { options.host_blocks = whole_number(given, 0, largest_count); }},
 
+    {"--debug-hash-bits", "N", cache, "keep only N bits of each block hash, to make collisions (default: 64)", step_4,
+     [](Options& options, const Given& given) { options.debug_hash_bits = static_cast<int>(whole_number(given, 1, 64)); }},
+
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
     {"--logits", "", output, "with --json: the logits after each prompt too", every_step,

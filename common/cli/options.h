@@ -57,6 +57,7 @@ struct Options {
   std::string system_prompt;
   std::int64_t samples = 1;
   std::int64_t host_blocks = 0;
+  int debug_hash_bits = 64;
 };
 
 /// Parses the command line of `step`. `--help` and `--version` print on stdout and return nothing.

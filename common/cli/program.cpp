@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <thread>
 
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
@@ -58,7 +57,12 @@ void add_requests(Program& program) {
   for (const Prompt& prompt : prompts) {
     Request request{prompt_ids(prompt, program), options.tokens, options.ignore_eos, options.sampling};
     check_prompt(program.requests.size() + 1, request.prompt_ids, config);
-    program.requests.push_back(std::move(request));
+    request.forks = options.samples - 1;
+    for (std::int64_t sample = 0; sample < options.samples; ++sample) {
+      program.requests.push_back(request);
+      request.forks = 0;
+      ++request.sampling.seed;  // each sample of a prompt has its own
+    }
   }
 }
 
@@ -74,11 +78,11 @@ Program load_program(Step step, Options options) {
                   .pool = {},
                   .tokenizer = {},
                   .model = {},
-                  .requests = {}};
+                  .requests = {},
+                  .pinned_prefix = {}};
   const Options& given = program.options;
   if (given.dtype) program.dtype = *given.dtype;
-  const int all_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : all_threads);
+  program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
   auto backend = std::make_unique<CpuBackend>(program.dtype, *program.pool);
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
@@ -96,6 +100,7 @@ Program load_program(Step step, Options options) {
     program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
   }
   add_requests(program);
+  if (!given.system_prompt.empty()) program.pinned_prefix = program.tokenizer->encode(given.system_prompt);
   return program;
 }
 
@@ -140,7 +145,7 @@ Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
     std::fflush(stdout);
   };
 
-  const RunSettings settings{options.logits, options.debug_preempt_every, print_token};
+  const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
   Report report = run(*program.model, manager, store, program.requests, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;

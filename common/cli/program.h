@@ -24,7 +24,8 @@ struct Program {
   std::unique_ptr<ThreadPool> pool;    ///< for everything that runs on the CPU
   std::optional<Tokenizer> tokenizer;  ///< none with random weights
   std::unique_ptr<Transformer> model;
-  std::vector<Request> requests;  ///< in the order of the command line
+  std::vector<Request> requests;  ///< in the order of the command line, samples of one prompt together
+  std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
 };
 
 /// Loads what `options` ask for and checks every prompt.

@@ -37,6 +37,13 @@ class KvManager {
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
 
+  /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
+  /// step 4 can.
+  virtual void fork(std::int32_t parent, std::int32_t child);
+  /// Keeps `sequence` as a prefix that later ones can share, in place of the one kept before. Only step 4
+  /// can.
+  virtual void pin(std::int32_t sequence);
+
   /// The most tokens that one sequence could ever hold, were it alone.
   virtual std::int64_t capacity() const = 0;
   /// Memory reserved and used now.

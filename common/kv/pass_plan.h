@@ -11,7 +11,7 @@
 
 namespace kvcache {
 
-/// A block to copy before anything is written (copy-on-write).
+/// A block whose K and V, of all layers, are copied to another one.
 struct BlockCopy {
   std::int32_t from = 0, to = 0;
 };
@@ -30,8 +30,11 @@ struct PassPlan {
       block_table;  ///< [sequences, table_width], unused entries -1; empty without blocks
   std::int32_t table_width = 0;
   std::vector<std::int32_t>
-      fresh_blocks;               ///< blocks that a sequence got for this pass, still without content
-  std::vector<BlockCopy> copies;  ///< before any write
+      fresh_blocks;  ///< blocks that a sequence got for this pass, still without content
+  // Done before anything is written, in this order:
+  std::vector<BlockCopy> swaps_out;  ///< from the pool to the host tier
+  std::vector<BlockCopy> swaps_in;   ///< from the host tier to the pool
+  std::vector<BlockCopy> copies;     ///< within the pool (copy-on-write)
 
   /// Appends a sequence whose tokens from `first` on go through the model, and at least the last one, whose
   /// logits are wanted. `token_ids` is the whole sequence so far, not empty.

@@ -7,6 +7,8 @@
 #include <deque>
 #include <utility>
 
+#include "common/error.h"
+
 namespace kvcache {
 namespace {
 
@@ -39,6 +41,7 @@ class Loop {
   }
 
   Report run() {
+    if (!settings_.pinned_prefix.empty()) pin_prefix();
     for (std::size_t index = 0; index < sequences_.size(); ++index) waiting_.push_back(index);
     while (!waiting_.empty() || !running_.empty()) {
       while (!waiting_.empty() && admit(waiting_.front())) {
@@ -55,28 +58,53 @@ class Loop {
   }
 
  private:
+  void pin_prefix() {
+    const Clock::time_point begin = Clock::now();
+    const auto id = static_cast<std::int32_t>(sequences_.size());
+    const Work work{id, settings_.pinned_prefix};
+    const std::optional<PassPlan> plan = manager_.plan({&work, 1});
+    if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
+    model_.forward(*plan, store_);
+    manager_.commit(*plan);
+    manager_.pin(id);
+    report_.kv_rows.computed += plan->tokens();
+    report_.timing.prefill_tokens += plan->tokens();
+    report_.timing.prefill_ms += ms_since(begin);
+  }
+
   /// Computes K and V of all tokens of a waiting sequence and takes its next token. False if it does not fit
   /// now.
   bool admit(std::size_t index) {
     const Clock::time_point begin = Clock::now();
     const std::optional<PassPlan> plan = manager_.plan(work_of({&index, 1}));
     if (!plan) return false;
-    waiting_.pop_front();
+    const bool first_time = report_.sequences[index].output_ids.empty();
     const std::span<const float> logits = run_pass(*plan);
-    SequenceReport& report = report_.sequences[index];
-    const bool first_time = report.output_ids.empty();
-    if (first_time && settings_.keep_logits) report.logits.assign(logits.begin(), logits.end());
-    if (sequences_[index].request->max_tokens > 0) take_token(index, logits);
+    if (first_time)
+      report_.sequences[index].cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(index));
+    // Samples of one prompt share all that its prefill has stored, and its logits.
+    const std::size_t samples =
+        first_time ? 1 + static_cast<std::size_t>(sequences_[index].request->forks) : 1;
+    for (std::size_t sample = index + 1; sample < index + samples; ++sample) {
+      manager_.fork(static_cast<std::int32_t>(index), static_cast<std::int32_t>(sample));
+      sequences_[sample].projected = sequences_[index].projected;
+      report_.sequences[sample].cached_tokens = sequences_[index].length();
+    }
+    for (std::size_t sample = index; sample < index + samples; ++sample) {
+      waiting_.pop_front();
+      SequenceReport& report = report_.sequences[sample];
+      if (first_time && settings_.keep_logits) report.logits.assign(logits.begin(), logits.end());
+      if (sequences_[sample].request->max_tokens > 0) take_token(sample, logits);
+      if (first_time) report.ttft_ms = ms_since(begin);
+      if (!end_if_finished(sample)) running_.push_back(sample);
+    }
     if (first_time) {
-      report.cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(index));
-      report.ttft_ms = ms_since(begin);
-      report_.timing.prefill_ms += report.ttft_ms;
+      report_.timing.prefill_ms += ms_since(begin);
       report_.timing.prefill_tokens += plan->tokens();
     } else {
       // A preempted sequence came back: computing it again is part of what its next token costs.
       report_.timing.decode_pass_ms.push_back(ms_since(begin));
     }
-    if (!end_if_finished(index)) running_.push_back(index);
     return true;
   }
 

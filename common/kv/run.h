@@ -20,6 +20,8 @@ struct Request {
   std::int64_t max_tokens = 64;          ///< new tokens; 0: prefill only
   bool ignore_eos = false;
   SamplingParams sampling;
+  /// Samples of this prompt that follow in the list: they fork from this sequence after its prefill.
+  std::int64_t forks = 0;
 };
 
 /// Called with the index of a request and a token id as soon as it is chosen.
@@ -30,6 +32,8 @@ struct RunSettings {
   bool keep_logits = false;  ///< report each sequence's logits after its prompt
   /// For tests: preempt the youngest every so many decode passes; 0: only when needed.
   std::int64_t preempt_every = 0;
+  /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
+  std::vector<std::int32_t> pinned_prefix = {};
   OnToken on_token = {};
 };
 

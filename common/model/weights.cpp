@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/cpu/thread_pool.h"
 #include "common/error.h"
 #include "common/model/checkpoint.h"
 #include "common/model/json_file.h"
@@ -200,19 +202,27 @@ constexpr float largest(DType dtype) {
   return dtype == DType::f16 ? 65504.0F : dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
 }
 
+/// Numbers that one task of a thread pool takes.
+constexpr std::int64_t piece = std::int64_t{1} << 16;
+
 /// Rounds `count` numbers. Returns the index of the first beyond the target's range, `count` if there is
 /// none.
-std::int64_t convert(DType from, const std::byte* source, DType to, std::byte* target, std::int64_t count) {
+std::int64_t convert(ThreadPool& pool, DType from, const std::byte* source, DType to, std::byte* target,
+                     std::int64_t count) {
   const std::int64_t from_size = size_of(from);
   const std::int64_t to_size = size_of(to);
   const float limit = largest(to);
-  std::int64_t first_beyond = count;
-#pragma omp parallel for if (count > worth_threads) schedule(static) reduction(min : first_beyond)
-  for (std::int64_t index = 0; index < count; ++index) {
-    const float value = read_number(from, source + index * from_size);
-    if (std::abs(value) > limit) first_beyond = std::min(first_beyond, index);
-    write_number(to, value, target + index * to_size);
-  }
+  std::atomic<std::int64_t> first_beyond = count;
+  pool.run_pieces(count, piece, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t index = begin; index < end; ++index) {
+      const float value = read_number(from, source + index * from_size);
+      write_number(to, value, target + index * to_size);
+      if (std::abs(value) <= limit || std::isnan(value)) continue;
+      std::int64_t first = first_beyond;
+      while (index < first && !first_beyond.compare_exchange_weak(first, index)) {
+      }
+    }
+  });
   return first_beyond;
 }
 
@@ -224,11 +234,11 @@ struct Match {
   DType stored;
 };
 
-void convert_into(Buffer& buffer, const Match& match, DType dtype) {
+void convert_into(ThreadPool& pool, Buffer& buffer, const Match& match, DType dtype) {
   const std::int64_t count = match.slot->count();
   const std::byte* const source = match.tensor->stored.data;
   std::byte* const target = buffer.take(count * size_of(dtype));
-  const std::int64_t beyond = convert(match.stored, source, dtype, target, count);
+  const std::int64_t beyond = convert(pool, match.stored, source, dtype, target, count);
   if (beyond < count)
     throw InputError(
         fmt::format("{}: tensor {} holds {} at index {}, beyond {}'s {}; use {}", match.tensor->file.string(),
@@ -264,14 +274,15 @@ constexpr std::int32_t bell(std::uint64_t bits) {
 
 /// Numbers [begin, end) of one tensor. Number `index` depends on nothing but `key` and `index`, so threads
 /// may share the work in any way.
-void fill(std::uint64_t key, float scale, DType dtype, std::byte* target, std::int64_t begin,
-          std::int64_t end) {
+void fill(ThreadPool& pool, std::uint64_t key, float scale, DType dtype, std::byte* target,
+          std::int64_t begin, std::int64_t end) {
   const std::int64_t size = size_of(dtype);
-#pragma omp parallel for if (end - begin > worth_threads) schedule(static)
-  for (std::int64_t index = begin; index < end; ++index) {
-    const std::uint64_t bits = mix(key + (static_cast<std::uint64_t>(index) + 1) * golden_gamma);
-    write_number(dtype, static_cast<float>(bell(bits)) * scale, target + index * size);
-  }
+  pool.run_pieces(end - begin, piece, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t index = begin + first; index < begin + last; ++index) {
+      const std::uint64_t bits = mix(key + (static_cast<std::uint64_t>(index) + 1) * golden_gamma);
+      write_number(dtype, static_cast<float>(bell(bits)) * scale, target + index * size);
+    }
+  });
 }
 
 /// Standard deviation 1/sqrt(inputs): outputs keep the size of the inputs. Only operations that IEEE 754
@@ -281,7 +292,8 @@ float random_scale(std::int64_t inputs) {
   return static_cast<float>(1.0 / (std::sqrt(static_cast<double>(inputs)) * bell_deviation));
 }
 
-void fill_slot(const Slot& slot, std::uint64_t key, DType dtype, std::byte* target, Progress& progress) {
+void fill_slot(ThreadPool& pool, const Slot& slot, std::uint64_t key, DType dtype, std::byte* target,
+               Progress& progress) {
   if (slot.inputs == 0) {
     for (std::int64_t index = 0; index < slot.count(); ++index)
       write_number(dtype, 1.0F, target + index * size_of(dtype));
@@ -291,7 +303,7 @@ void fill_slot(const Slot& slot, std::uint64_t key, DType dtype, std::byte* targ
   constexpr std::int64_t between_reports = std::int64_t{1} << 24;
   for (std::int64_t begin = 0; begin < slot.count(); begin += between_reports) {
     const std::int64_t end = std::min(begin + between_reports, slot.count());
-    fill(key, random_scale(slot.inputs), dtype, target, begin, end);
+    fill(pool, key, random_scale(slot.inputs), dtype, target, begin, end);
     progress.add(end - begin);
   }
 }
@@ -329,8 +341,9 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   Progress done(progress, numbers);
   if (!to_convert.empty()) {
     Buffer buffer(bytes);
+    ThreadPool pool(ThreadPool::all_threads());
     for (const Match& match : to_convert) {
-      convert_into(buffer, match, dtype);
+      convert_into(pool, buffer, match, dtype);
       done.add(match.slot->count());
     }
     owners->converted = buffer.owner();
@@ -354,11 +367,12 @@ Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t see
   }
 
   Buffer buffer(bytes);
+  ThreadPool pool(ThreadPool::all_threads());
   Progress done(progress, numbers);
   std::uint64_t tensor = 0;
   for (const Slot& slot : slots) {
     std::byte* const target = buffer.take(slot.count() * size_of(dtype));
-    fill_slot(slot, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
+    fill_slot(pool, slot, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
     place(slot, dtype, target);
   }
   if (config.tie_word_embeddings) weights.lm_head = weights.embedding;

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 GREEDY_TOKENS = 48
 LENGTHS = (15, 16, 17, 31, 32, 33)
@@ -143,12 +143,12 @@ def tokenized(tokenizer: PreTrainedTokenizerFast, text: str) -> dict:
 
 def reference(checkpoint: Path, texts: list[str]) -> dict:
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(checkpoint / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto", attn_implementation="eager").eval()
-    dtype = str(model.dtype)
-    model.double()
+    # Through float32 and not in the stored type: the rotation speeds would be rounded to that type with the weights.
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager")
+    model.double().eval()
     return {
         "transformers": transformers.__version__,
-        "dtype_of_weights": dtype,
+        "dtype_of_weights": str(AutoConfig.from_pretrained(checkpoint).dtype),
         "cases": [case(model, text, ids) for text, ids in prompts_with_ids(tokenizer, texts)],
         "tokenizer": [tokenized(tokenizer, text) for text in TEXTS],
     }

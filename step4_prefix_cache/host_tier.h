@@ -1,0 +1,50 @@
+/// @file
+/// A second, larger and slower home for blocks: which of its slots hold what. The bytes move in
+/// tiered_kv_store.h. Chapter: step4_prefix_cache/README.md.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "step4_prefix_cache/free_block_queue.h"
+#include "step4_prefix_cache/prefix_index.h"
+
+namespace kvcache {
+
+/// Slots for blocks that left the pool. Empty slots are filled first, then the least recently stored one is
+/// given up. Within a plan slots are only set aside; `store` and `remove` make it final, `put_back` undoes
+/// it.
+class HostTier {
+ public:
+  HostTier(std::int64_t total, std::int64_t block_size) : queue_(total), index_(total, block_size) {}
+
+  std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+                                   std::span<const std::int32_t> token_ids) const {
+    return index_.find(hash, parent, token_ids);
+  }
+  const BlockContent& content(std::int32_t slot) const { return index_.content(slot); }
+  std::span<const std::int32_t> token_ids(std::int32_t slot) const { return index_.token_ids(slot); }
+  std::int64_t stored() const { return index_.size(); }
+
+  /// Sets a slot aside to be read from: it will not be handed out by `set_aside_oldest`. Harmless if it is
+  /// already.
+  void set_aside(std::int32_t slot);
+  /// Sets aside the slot that a new block should go to; nothing when all are.
+  std::optional<std::int32_t> set_aside_oldest();
+  /// Undoes everything that was set aside since the last `settle`.
+  void put_back();
+
+  /// A slot that was set aside now holds this; what it held before is forgotten.
+  void store(std::int32_t slot, const BlockContent& content, std::span<const std::int32_t> token_ids);
+  /// A slot that was set aside is empty now. Harmless if it is already.
+  void remove(std::int32_t slot);
+  /// The plan is over.
+  void settle() { aside_.clear(); }
+
+ private:
+  FreeBlockQueue queue_;             // slots that may be overwritten, the next one first
+  PrefixIndex index_;                // what they hold
+  std::vector<std::int32_t> aside_;  // in the order in which they left the queue
+};
+
+}  // namespace kvcache

@@ -1,0 +1,380 @@
+/// @file
+/// See prefix_caching_manager.h. Read `plan` first (look, count, take), then `commit`, which makes blocks
+/// findable.
+#include "step4_prefix_cache/prefix_caching_manager.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "step4_prefix_cache/block_hash.h"
+
+namespace kvcache {
+
+PrefixCachingManager::PrefixCachingManager(const PagedShape& shape, SharingSettings settings)
+    : shape_(shape),
+      settings_(std::move(settings)),
+      watermark_(shape.blocks / 100),
+      references_(static_cast<std::size_t>(shape.blocks), 0),
+      queue_(shape.blocks),
+      index_(shape.blocks, shape.block_size),
+      host_(settings_.host_blocks, shape.block_size) {
+  if (!settings_.salt.empty()) root_hash_ = salt_hash(settings_.salt);
+}
+
+// Finding
+
+std::uint64_t PrefixCachingManager::hash_of(std::optional<std::uint64_t> parent,
+                                            std::span<const std::int32_t> token_ids) const {
+  const std::uint64_t hash = block_hash(parent, token_ids);
+  return settings_.hash_bits >= 64 ? hash : hash & ((std::uint64_t{1} << settings_.hash_bits) - 1);
+}
+
+std::span<const std::int32_t> PrefixCachingManager::tokens_of_block(std::span<const std::int32_t> token_ids,
+                                                                    std::int64_t block) const {
+  return token_ids.subspan(static_cast<std::size_t>(block * shape_.block_size),
+                           static_cast<std::size_t>(shape_.block_size));
+}
+
+PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std::int32_t> token_ids) const {
+  Hits hits;
+  if (!settings_.prefix_cache) return hits;
+  // The last token is always computed: its K and V may be known, but the logits after it are not.
+  const std::int64_t blocks = (static_cast<std::int64_t>(token_ids.size()) - 1) / shape_.block_size;
+  std::optional<std::uint64_t> parent_hash = root_hash_;
+  std::uint64_t parent = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::span<const std::int32_t> tokens = tokens_of_block(token_ids, block);
+    const std::uint64_t hash = hash_of(parent_hash, tokens);
+    if (const auto found = index_.find(hash, parent, tokens); found && hits.host_slots.empty()) {
+      hits.blocks.push_back(*found);
+      parent = index_.content(*found).identity;
+    } else if (const auto slot = host_.find(hash, parent, tokens)) {
+      hits.host_slots.push_back(*slot);
+      parent = host_.content(*slot).identity;
+    } else {
+      break;
+    }
+    parent_hash = hash;
+    hits.tokens += shape_.block_size;
+  }
+  return hits;
+}
+
+PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std::int32_t> token_ids) const {
+  Hits hits = find_cached(token_ids);
+  if (!pinned_) return hits;
+  const Sequence& prefix = sequences_.at(*pinned_);
+  const auto length = static_cast<std::int64_t>(token_ids.size());
+  const std::int64_t shared = std::min(prefix.length, length - 1);
+  if (length >= prefix.length && shared > hits.tokens &&
+      std::equal(prefix.token_ids.begin(), prefix.token_ids.end(), token_ids.begin())) {
+    hits.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + shape_.blocks_for(shared));
+    hits.host_slots.clear();
+    hits.tokens = shared;
+  }
+  return hits;
+}
+
+// One pass
+
+std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
+  // Look: nothing changes.
+  std::vector<Hits> hits(work.size());
+  bool admits = false;
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    if (sequences_.contains(work[n].sequence)) continue;
+    hits[n] = find_prefix(work[n].token_ids);
+    admits = true;
+  }
+  // Count: a refusal has nothing to undo.
+  const std::int64_t kept_free = admits && queue_.size() < shape_.blocks ? watermark_ : 0;
+  if (demand(work, hits) + kept_free > queue_.size()) return std::nullopt;
+
+  // Take, all hits first: what has a reference is not in the queue, so no allocation below can evict it.
+  PassPlan plan;
+  pending_.counters = counters_;
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    const bool is_new = !sequences_.contains(work[n].sequence);
+    const Sequence& sequence = sequences_[work[n].sequence];
+    pending_.changes.push_back(
+        {is_new, sequence.blocks.size(), sequence.blocks.empty() ? -1 : sequence.blocks.back()});
+    for (const std::int32_t block : hits[n].blocks) acquire(block);
+    for (const std::int32_t slot : hits[n].host_slots) host_.set_aside(slot);
+  }
+  std::vector<const std::vector<std::int32_t>*> tables;
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    Sequence& sequence = sequences_.at(work[n].sequence);
+    if (pending_.changes[n].is_new) take_hits(sequence, hits[n], plan);
+    const std::int64_t first = pending_.changes[n].is_new ? hits[n].tokens : sequence.length;
+    sequence.token_ids.insert(
+        sequence.token_ids.end(),
+        work[n].token_ids.begin() + static_cast<std::ptrdiff_t>(sequence.token_ids.size()),
+        work[n].token_ids.end());
+    make_tail_writable(sequence, first, plan);
+    plan.add(work[n].sequence, work[n].token_ids, static_cast<std::int32_t>(first));
+    while (static_cast<std::int64_t>(sequence.blocks.size()) < shape_.blocks_for(plan.context_len.back())) {
+      sequence.blocks.push_back(allocate(plan));
+      plan.fresh_blocks.push_back(sequence.blocks.back());
+    }
+    for (std::size_t row = plan.slots.size(); row < plan.positions.size(); ++row) {
+      const std::int64_t position = plan.positions[row];
+      const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / shape_.block_size)];
+      plan.slots.push_back(block * shape_.block_size + position % shape_.block_size);
+    }
+    tables.push_back(&sequence.blocks);
+  }
+  plan.set_block_table(tables);
+  return plan;
+}
+
+/// Blocks that must leave the queue for `work`, where the new sequences have found `hits`.
+std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<const Hits> hits) const {
+  std::int64_t blocks = 0;
+  std::unordered_set<std::int32_t> revived;                // hits without a reference are in the queue too
+  std::unordered_map<std::int32_t, std::int32_t> writers;  // to each partly filled block
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    const auto known = sequences_.find(work[n].sequence);
+    const bool is_new = known == sequences_.end();
+    const std::vector<std::int32_t>& held = is_new ? hits[n].blocks : known->second.blocks;
+    blocks += shape_.blocks_for(static_cast<std::int64_t>(work[n].token_ids.size())) -
+              static_cast<std::int64_t>(held.size());
+    if (is_new) {
+      for (const std::int32_t block : held) {
+        if (reference_count(block) == 0) revived.insert(block);
+      }
+      if (hits[n].tokens % shape_.block_size != 0)
+        ++blocks;  // the tail of the pinned prefix, which keeps its own
+    } else if (known->second.length % shape_.block_size != 0) {
+      ++writers[held.back()];
+    }
+  }
+  // Of those who share a block all but the last holder copy it before they write.
+  for (const auto& [block, count] : writers) blocks += std::min(count, reference_count(block) - 1);
+  return blocks + static_cast<std::int64_t>(revived.size());
+}
+
+void PrefixCachingManager::acquire(std::int32_t block) {
+  if (references_[static_cast<std::size_t>(block)]++ == 0) {
+    queue_.remove(block);
+    pending_.unqueued.push_back(block);
+  }
+  pending_.acquired.push_back(block);
+}
+
+/// The least recently used free block. What it holds moves to the host tier, if there is one and it is not
+/// there yet.
+std::int32_t PrefixCachingManager::allocate(PassPlan& plan) {
+  const std::int32_t block = queue_.front();
+  acquire(block);
+  if (!index_.contains(block)) return block;
+  pending_.evicted.push_back(block);
+  ++pending_.counters.evictions;
+  const BlockContent& content = index_.content(block);
+  if (!host_.find(content.hash, content.parent, index_.token_ids(block))) {
+    if (const auto slot = host_.set_aside_oldest()) {
+      plan.swaps_out.push_back({block, *slot});
+      ++pending_.counters.swaps_out;
+    }
+  }
+  return block;
+}
+
+void PrefixCachingManager::take_hits(Sequence& sequence, const Hits& hits, PassPlan& plan) {
+  sequence.blocks = hits.blocks;
+  for (const std::int32_t slot : hits.host_slots) {
+    sequence.blocks.push_back(allocate(plan));
+    plan.swaps_in.push_back({slot, sequence.blocks.back()});
+    ++pending_.counters.swaps_in;
+  }
+  sequence.cached_tokens = hits.tokens;
+  pending_.counters.prefix_hits += static_cast<std::int64_t>(sequence.blocks.size());
+}
+
+/// Copy-on-write: if position `first` lies in a block that others refer to, the sequence gets a copy of its
+/// own.
+void PrefixCachingManager::make_tail_writable(Sequence& sequence, std::int64_t first, PassPlan& plan) {
+  if (first % shape_.block_size == 0) return;  // it opens a block
+  std::int32_t& tail = sequence.blocks.back();
+  if (reference_count(tail) == 1) return;
+  const std::int32_t copy = allocate(plan);
+  plan.copies.push_back({tail, copy});
+  ++pending_.counters.copies;
+  --references_[static_cast<std::size_t>(tail)];
+  pending_.released.push_back(tail);
+  tail = copy;
+}
+
+void PrefixCachingManager::commit(const PassPlan& plan) {
+  settle_moves(plan);
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    Sequence& sequence = sequences_.at(plan.sequences[s]);
+    sequence.length = plan.context_len[s];
+    // K and V are written now, so blocks that this pass has filled may be found from here on.
+    const std::int64_t first = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
+    if (settings_.prefix_cache) publish(sequence, first / shape_.block_size);
+  }
+  counters_ = pending_.counters;
+  pending_ = Pending{};
+}
+
+/// The evicted are forgotten, and what changed places is found where it is now.
+void PrefixCachingManager::settle_moves(const PassPlan& plan) {
+  for (const BlockCopy& move : plan.swaps_out)
+    host_.store(move.to, index_.content(move.from), index_.token_ids(move.from));
+  for (const std::int32_t block : pending_.evicted) index_.erase(block);
+  for (const BlockCopy& move : plan.swaps_in)
+    index_.insert(move.to, host_.content(move.from), host_.token_ids(move.from));
+  for (const BlockCopy& move : plan.swaps_in) host_.remove(move.from);
+  host_.settle();
+}
+
+void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
+  for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
+    const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
+    const BlockContent* parent =
+        n == 0 ? nullptr : &index_.content(sequence.blocks[static_cast<std::size_t>(n - 1)]);
+    const std::span<const std::int32_t> tokens = tokens_of_block(sequence.token_ids, n);
+    BlockContent content;
+    content.hash = hash_of(parent == nullptr ? root_hash_ : parent->hash, tokens);
+    content.parent = parent == nullptr ? 0 : parent->identity;
+    // A second block with the same content has the same identity: what follows the one follows the other.
+    if (const auto twin = index_.find(content.hash, content.parent, tokens)) {
+      content.identity = index_.content(*twin).identity;
+    } else if (const auto slot = host_.find(content.hash, content.parent, tokens)) {
+      content.identity = host_.content(*slot).identity;
+    } else {
+      content.identity = ++identities_;
+    }
+    index_.insert(block, content, tokens);
+  }
+}
+
+void PrefixCachingManager::abort(const PassPlan& plan) {
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const Pending::Change& change = pending_.changes[s];
+    if (change.is_new) {
+      sequences_.erase(plan.sequences[s]);
+      continue;
+    }
+    Sequence& sequence = sequences_.at(plan.sequences[s]);
+    sequence.token_ids.resize(static_cast<std::size_t>(sequence.length));
+    sequence.blocks.resize(change.blocks_before);
+    sequence.blocks.back() = change.tail_before;
+  }
+  for (const std::int32_t block : pending_.acquired) --references_[static_cast<std::size_t>(block)];
+  for (const std::int32_t block : pending_.released) ++references_[static_cast<std::size_t>(block)];
+  for (auto block = pending_.unqueued.rbegin(); block != pending_.unqueued.rend(); ++block)
+    queue_.undo_remove(*block);
+  host_.put_back();
+  pending_ = Pending{};
+}
+
+// Sequences come and go
+
+void PrefixCachingManager::free(std::int32_t id) {
+  const auto sequence = sequences_.find(id);
+  if (sequence == sequences_.end()) return;
+  // The tail enters the queue before the head, so it is evicted first.
+  for (auto block = sequence->second.blocks.rbegin(); block != sequence->second.blocks.rend(); ++block)
+    release(*block);
+  sequences_.erase(sequence);
+  if (pinned_ == id) pinned_.reset();
+}
+
+void PrefixCachingManager::release(std::int32_t block) {
+  if (--references_[static_cast<std::size_t>(block)] > 0) return;
+  if (index_.contains(block)) {
+    queue_.push_back(block);
+  } else {
+    queue_.push_front(block);
+  }
+}
+
+void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
+  Sequence copy = sequences_.at(parent);
+  copy.cached_tokens = copy.length;
+  for (const std::int32_t block : copy.blocks) ++references_[static_cast<std::size_t>(block)];
+  sequences_.emplace(child, std::move(copy));
+}
+
+void PrefixCachingManager::pin(std::int32_t sequence) {
+  if (pinned_) free(*pinned_);
+  pinned_ = sequence;
+}
+
+// Reports
+
+KvMemoryReport PrefixCachingManager::memory() const {
+  std::vector<std::int64_t> stored(static_cast<std::size_t>(shape_.blocks),
+                                   0);  // tokens in each block, shared or not
+  for (const auto& [id, sequence] : sequences_) {
+    for (std::size_t n = 0; n < sequence.blocks.size(); ++n) {
+      const std::int64_t tokens =
+          std::min(shape_.block_size, sequence.length - static_cast<std::int64_t>(n) * shape_.block_size);
+      std::int64_t& in_block = stored[static_cast<std::size_t>(sequence.blocks[n])];
+      in_block = std::max(in_block, tokens);
+    }
+  }
+  KvMemoryReport report;
+  report.bytes_per_token = shape_.bytes_per_token;
+  report.reserved_bytes = (shape_.blocks - queue_.size()) * shape_.block_size * shape_.bytes_per_token;
+  report.pool_bytes = shape_.blocks * shape_.block_size * shape_.bytes_per_token;
+  for (const std::int64_t tokens : stored) report.used_bytes += tokens * shape_.bytes_per_token;
+  return report;
+}
+
+std::vector<std::int32_t> PrefixCachingManager::block_table(std::int32_t sequence) const {
+  const auto known = sequences_.find(sequence);
+  return known == sequences_.end() ? std::vector<std::int32_t>{} : known->second.blocks;
+}
+
+std::int64_t PrefixCachingManager::cached_tokens(std::int32_t sequence) const {
+  const auto known = sequences_.find(sequence);
+  return known == sequences_.end() ? 0 : known->second.cached_tokens;
+}
+
+BlocksReport PrefixCachingManager::blocks() const {
+  BlocksReport report{.block_size = shape_.block_size, .total = shape_.blocks};
+  for (const std::int32_t block : queue_.in_order()) ++(index_.contains(block) ? report.cached : report.free);
+  report.in_use = shape_.blocks - queue_.size();
+  return report;
+}
+
+void PrefixCachingManager::check_invariants() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  std::vector<std::int32_t> counted(static_cast<std::size_t>(shape_.blocks), 0);
+  std::int64_t findable = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    expect(static_cast<std::int64_t>(sequence.token_ids.size()) == sequence.length,
+           "a sequence knows other tokens than it stores");
+    expect(static_cast<std::int64_t>(sequence.blocks.size()) == shape_.blocks_for(sequence.length),
+           "a sequence holds more or fewer blocks than its tokens need");
+    for (const std::int32_t block : sequence.blocks) ++counted[static_cast<std::size_t>(block)];
+    for (std::int64_t n = 0; settings_.prefix_cache && n < sequence.length / shape_.block_size; ++n) {
+      const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
+      expect(index_.contains(block), "a full block cannot be found");
+      expect(std::ranges::equal(index_.token_ids(block), tokens_of_block(sequence.token_ids, n)),
+             "a block is found by other tokens than it holds");
+    }
+  }
+  const std::vector<std::int32_t> queued = queue_.in_order();
+  expect(static_cast<std::int64_t>(queued.size()) == queue_.size(), "the queue miscounts");
+  std::vector<bool> in_queue(static_cast<std::size_t>(shape_.blocks), false);
+  for (const std::int32_t block : queued) {
+    expect(!in_queue[static_cast<std::size_t>(block)], "a block is twice in the queue");
+    in_queue[static_cast<std::size_t>(block)] = true;
+  }
+  for (std::int32_t block = 0; block < shape_.blocks; ++block) {
+    expect(reference_count(block) == counted[static_cast<std::size_t>(block)],
+           "a reference is not counted, or counted and not there");
+    expect((reference_count(block) == 0) == in_queue[static_cast<std::size_t>(block)],
+           "a block is free and in use, or neither");
+    findable += index_.contains(block) ? 1 : 0;
+  }
+  expect(findable == index_.size(), "the index has an entry for a block that it does not know");
+}
+
+}  // namespace kvcache
