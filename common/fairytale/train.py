@@ -33,6 +33,7 @@ END_OF_TALE = "<|endoftext|>"  # between tales in training; the model's end-of-s
 SPLIT = (  # how Qwen2 cuts a text into pieces before byte-pair merges
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+CONTEXT = 1024  # tokens
 WANTED, UNSCORED, UNWANTED = 0, 1, 2  # what a token of a training window is to the loss
 INNER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
@@ -56,7 +57,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFas
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TALE)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TALE, model_max_length=CONTEXT)
 
 
 class TaleModel(nn.Module):
@@ -106,9 +107,7 @@ class TaleModel(nn.Module):
         groups = self.config.num_attention_heads // self.config.num_key_value_heads
         x = self.drop(F.embedding(ids, self.embedding))
         per_layer = [getattr(self, name).bfloat16().unbind() for name in INNER_MATRICES]
-        norms = [
-            weight.unbind() for weight in (self.attention_norm, self.q_norm, self.k_norm, self.ffn_norm)
-        ]
+        norms = [weight.unbind() for weight in (self.attention_norm, self.q_norm, self.k_norm, self.ffn_norm)]
         for (q, k, v, o, gate, up, down), (attention_norm, q_norm, k_norm, ffn_norm) in zip(
             zip(*per_layer), zip(*norms)
         ):
@@ -207,7 +206,7 @@ class Windows:
 
     Most rows of a batch are cut without regard to where a tale begins. A few rows begin at the first word of a tale, as a
     prompt does. A few rows stutter: now and then the last words come again and again before the text goes on. There the
-    model learns to leave a loop instead of to keep it up; without them its greedy text ends in one before long.
+    model is taught to leave a loop instead of keeping it up.
     """
 
     def __init__(self, tales: list[Tensor], arguments: argparse.Namespace):
@@ -317,7 +316,8 @@ def train(arguments: argparse.Namespace) -> None:
     end = tokenizer.eos_token_id
 
     def encode(chosen: list[Tale]) -> list[Tensor]:
-        return [torch.tensor(ids + [end], device=device) for ids in tokenizer([tale.text for tale in chosen])["input_ids"]]
+        ids = tokenizer([tale.text for tale in chosen])["input_ids"]
+        return [torch.tensor(tale + [end], device=device) for tale in ids]
 
     held_out = [tale for tale in tales if tale.held_out]
     training_ids = encode([tale for tale in tales if not tale.held_out])
@@ -329,9 +329,9 @@ def train(arguments: argparse.Namespace) -> None:
         num_key_value_heads=4,
         head_dim=32,
         intermediate_size=768,
-        max_position_embeddings=1024,
+        max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        # 2^16, so that the rotation speeds are 1, 1/2, 1/4, ...: exact in bfloat16 too, whatever a loader does with them.
+        # 2^16, so that the rotation speeds are 1, 1/2, 1/4, ...: exact in bfloat16 too, if a loader rounds them.
         rope_parameters={"rope_type": "default", "rope_theta": 65536.0},
         bos_token_id=end,
         eos_token_id=end,
@@ -365,7 +365,8 @@ def train(arguments: argparse.Namespace) -> None:
         update = torch.compile(update)
 
     tokens = sum(map(len, training_ids))
-    print(f"{sum(parameter.numel() for parameter in model.parameters())} parameters, {tokens} training tokens,", end=" ")
+    size = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{size} parameters, {tokens} training tokens,", end=" ")
     print(f"{held_out_size} held-out bytes, {arguments.steps * arguments.batch * arguments.window / tokens:.1f} epochs")
     best, best_step, losses = math.inf, 0, []
     for step in range(arguments.steps):
@@ -395,19 +396,19 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, help="folder of plain-text books")
     parser.add_argument("out", type=Path, help="folder for the checkpoint")
     parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--batch", type=int, default=32, help="windows per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
     parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
     parser.add_argument("--stutters", type=int, default=8, help="windows per step with repetitions to be left")
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--warm-up", type=int, default=200, help="steps")
     parser.add_argument("--muon-rate", type=float, default=0.02, help="learning rate of the matrices")
-    parser.add_argument("--muon-decay", type=float, default=0.1, help="weight decay of the matrices")
+    parser.add_argument("--muon-decay", type=float, default=1.0, help="weight decay of the matrices")
     parser.add_argument("--adam-rate", type=float, default=0.003, help="learning rate of the embedding and the norms")
     parser.add_argument("--adam-decay", type=float, default=0.1, help="weight decay of the embedding")
     parser.add_argument("--evaluate-every", type=int, default=250, help="steps")
-    parser.add_argument("--patience", type=int, default=2000, help="steps without a better held-out loss before it stops")
+    parser.add_argument("--patience", type=int, default=2000, help="stop after so many steps with no gain")
     parser.add_argument("--minutes", type=float, default=60, help="stop after so many minutes")
     parser.add_argument("--seed", type=int, default=1)
     train(parser.parse_args())

@@ -34,10 +34,14 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
 }
 
 Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend)
+    : Transformer(config, std::move(weights), std::move(backend), rope_inverse_frequencies(config)) {}
+
+Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
+                         std::vector<float> inverse_frequencies)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       backend_(std::move(backend)),
-      inverse_frequencies_(rope_inverse_frequencies(config_)) {}
+      inverse_frequencies_(std::move(inverse_frequencies)) {}
 
 std::span<const float> Transformer::forward(const PassPlan& plan, KvStore& store) {
   store.begin(plan);
