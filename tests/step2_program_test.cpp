@@ -114,6 +114,7 @@ TEST(Step2Program, OneSequenceThatEndsForLackOfRoomDoesNotEndItsNeighbours) {
       report_of({"--ids", ids(9), "--ids", ids(2), "--tokens", "6", "--max-seq-len", "10"});
   EXPECT_EQ(report["sequences"][0]["finish_reason"], "capacity");
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 2U);
+  EXPECT_EQ(report["counters"]["preemptions"], 0) << "there is nobody to make room";
   EXPECT_EQ(report["sequences"][1]["finish_reason"], "length");
   EXPECT_EQ(report["sequences"][1]["output_ids"],
             report_of({"--ids", ids(2), "--tokens", "6"})["sequences"][0]["output_ids"]);

@@ -83,6 +83,16 @@ TEST(Step3Program, MemoryIsThatOfTheMomentOfTheGreatestReservation) {
   EXPECT_EQ(report["sequences"][1]["block_table"], (std::vector<int>{2, 4}));
 }
 
+TEST(Step3Program, OfTwoMomentsWithTheSameReservationTheFullerOneIsReported) {
+  for (const auto& [first, second] : {std::pair(8, 5), std::pair(5, 8)}) {
+    const nlohmann::json report = report_of({"--ids", ids(first), "--ids", ids(second), "--tokens", "1",
+                                             "--block-size", "4", "--num-blocks", "2"});
+    EXPECT_EQ(report["kv_memory"]["reserved_bytes"], 2 * 4 * kBytesPerToken);
+    EXPECT_EQ(report["kv_memory"]["used_bytes"], 8 * kBytesPerToken);
+    EXPECT_EQ(report["kv_memory"]["waste_percent"], 0);
+  }
+}
+
 TEST(Step3Program, WithoutASizeThePoolIsJustWhatTheRequestsNeedTogether) {
   EXPECT_EQ(report_of({"--ids", ids(16), "--tokens", "1"})["blocks"]["total"], 1);
   EXPECT_EQ(report_of({"--ids", ids(16), "--tokens", "2"})["blocks"]["total"], 2);
