@@ -2,7 +2,9 @@
 /// See compare.h.
 #include "common/cli/compare.h"
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "common/error.h"
 #include "fmt/format.h"
@@ -16,7 +18,7 @@ constexpr int kLabelWidth = 24, kColumnWidth = 20;
 
 /// One line of the table: a label and how to read its figure from a report.
 struct Row {
-  const char* label;
+  std::string label;
   std::function<std::string(const json&)> cell;
 };
 
@@ -67,26 +69,38 @@ void check(const json& first, const json& report) {
 
 std::string compare_reports(std::span<const json> reports) {
   const json& first = reports.front();
-  for (const json& report : reports) check(first, report);
+  for (const json& report : reports) check(first, report);  // the first too: it may be no report at all
 
   std::string out;
-  for (const json& sequence : first["sequences"]) out += sequence["text"].get<std::string>() + "\n\n";
-  const Row rows[] = {
-      {"time to first token, ms", [](const json& r) { return ms(r["sequences"][0]["ttft_ms"]); }},
-      {"ms per token", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
-      {"tokens per second",
-       [](const json& r) { return fmt::format("{:.1f}", r["timing"]["decode_tokens_per_s"].get<double>()); }},
-      {"K/V rows computed", [](const json& r) { return count(r["kv_rows"]["computed"]); }},
-      {"  of these again", [](const json& r) { return count(r["kv_rows"]["recomputed"]); }},
-      {"K/V bytes reserved", [](const json& r) { return count(r["kv_memory"]["reserved_bytes"]); }},
-      {"K/V bytes used", [](const json& r) { return count(r["kv_memory"]["used_bytes"]); }},
-      {"waste",
-       [](const json& r) { return fmt::format("{:.1f}%", r["kv_memory"]["waste_percent"].get<double>()); }},
-      {"cached prompt tokens",
-       [](const json& r) { return fmt::format("{}", over_sequences(r, "cached_tokens")); }},
-      {"token ids", [&](const json& r) { return agreement(first, r, "output_ids"); }},
-      {"logits, every bit", [&](const json& r) { return agreement(first, r, "logits"); }},
-  };
+  for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
+    out += fmt::format("[{}]{}\n\n", s + 1, first["sequences"][s]["text"].get<std::string>());
+  }
+  std::vector<Row> rows;
+  for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
+    rows.push_back({fmt::format("first token of [{}], ms", s + 1),
+                    [s](const json& r) { return ms(r["sequences"][s]["ttft_ms"]); }});
+  }
+  rows.insert(
+      rows.end(),
+      {
+          {"ms per token", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
+          {"tokens per second",
+           [](const json& r) {
+             return fmt::format("{:.1f}", r["timing"]["decode_tokens_per_s"].get<double>());
+           }},
+          {"K/V rows computed", [](const json& r) { return count(r["kv_rows"]["computed"]); }},
+          {"  of these again", [](const json& r) { return count(r["kv_rows"]["recomputed"]); }},
+          {"K/V bytes reserved", [](const json& r) { return count(r["kv_memory"]["reserved_bytes"]); }},
+          {"K/V bytes used", [](const json& r) { return count(r["kv_memory"]["used_bytes"]); }},
+          {"waste",
+           [](const json& r) {
+             return fmt::format("{:.1f}%", r["kv_memory"]["waste_percent"].get<double>());
+           }},
+          {"cached prompt tokens",
+           [](const json& r) { return fmt::format("{}", over_sequences(r, "cached_tokens")); }},
+          {"token ids", [&](const json& r) { return agreement(first, r, "output_ids"); }},
+          {"logits, every bit", [&](const json& r) { return agreement(first, r, "logits"); }},
+      });
   out += std::string(kLabelWidth, ' ');
   for (const json& report : reports)
     out += fmt::format("{:>{}}", report["step"].get<std::string>(), kColumnWidth);

@@ -50,7 +50,9 @@ BOOKS = {
         "L. Frank Baum", "Rinkitink in Oz", True, "If you have a map of the Land of Oz", "The Wonderful Oz Books"
     ),
     "baum-road-to-oz": Book("L. Frank Baum", "The Road to Oz", True, '"Please, miss," said the shaggy man'),
-    "baum-scarecrow": Book("L. Frank Baum", "The Scarecrow of Oz", True, '"Seems to me," said', "The Wonderful Oz Books"),
+    "baum-scarecrow": Book(
+        "L. Frank Baum", "The Scarecrow of Oz", True, '"Seems to me," said', "The Wonderful Oz Books"
+    ),
     "baum-tik-tok": Book("L. Frank Baum", "Tik-Tok of Oz", True, '"I won\'t!" cried Ann', "The Wonderful Oz Books"),
     "baum-tin-woodman": Book(
         "L. Frank Baum", "The Tin Woodman of Oz", True, "The Tin Woodman sat on his", "THE FAMOUS OZ BOOKS"
@@ -93,7 +95,9 @@ BOOKS = {
         "Andrew Lang", "The Arabian Nights Entertainments", start="In the chronicles of the ancient dynasty"
     ),
     "lang-blue-fairy-book": Book("Andrew Lang", "The Blue Fairy Book", start="Once upon a time in a certain country"),
-    "lang-red-fairy-book": Book("Andrew Lang", "The Red Fairy Book", start="Once upon a time there lived in the village"),
+    "lang-red-fairy-book": Book(
+        "Andrew Lang", "The Red Fairy Book", start="Once upon a time there lived in the village"
+    ),
     "lang-violet-fairy-book": Book("Andrew Lang", "The Violet Fairy Book", start="Long, long ago there stood"),
     "lang-yellow-fairy-book": Book("Andrew Lang", "The Yellow Fairy Book", start="A cat had made acquaintance"),
     "macdonald-back-of-the-north-wind": Book(
@@ -115,7 +119,11 @@ BOOKS = {
     ),
     "potter-stories": Book("Beatrix Potter", "Tales", start="ONCE upon a time there were four little Rabbits"),
     "ralston-russian-fairy-tales": Book(
-        "William Ralston Shedden-Ralston", "Russian Fairy Tales", start="In a certain country there lived an old couple", stop="INDEX", indented=True
+        "William Ralston Shedden-Ralston",
+        "Russian Fairy Tales",
+        start="In a certain country there lived an old couple",
+        stop="INDEX",
+        indented=True,
     ),
     "wilde-happy-prince": Book(
         "Oscar Wilde", "The Happy Prince and Other Tales", start="HIGH above the city", stop="Printed by"
@@ -123,6 +131,7 @@ BOOKS = {
     "wilde-house-of-pomegranates": Book("Oscar Wilde", "A House of Pomegranates", start="IT was the night before"),
 }
 
+DEDICATION = ("TO ", "FOR ")  # a heading's second line may begin so
 CHAPTER = re.compile(
     r"(?i:chapter|part|book) (?:[IVXLC]+|\d+|[A-Z][a-z]+(?:[- ][A-Za-z]+)?)\b.*"  # Chapter Twenty-One
     r"|(?:\d+|[IVXLC]+)\.?(?: .*)?"  # 12. A Wonderful Escape; XIV
@@ -209,7 +218,7 @@ def section(blocks: list[Block], book: Book) -> list[Block]:
     first, last = 0, len(blocks)
     if book.start:
         first = next(index for index, block in enumerate(blocks) if block.joined.startswith(book.start))
-        while first > 0 and not is_heading(blocks[first], book):
+        while first > 0 and (not is_heading(blocks[first], book) or blocks[first].joined.startswith(DEDICATION)):
             first -= 1
     if book.stop:
         last = next(index for index in range(first, last) if blocks[index].joined.startswith(book.stop))
@@ -223,8 +232,8 @@ def tales_of(text: str, book: Book) -> list[tuple[str, str]]:
     for block in section(blocks_of(text), book):
         if NOT_TEXT.match(block.joined):
             continue
-        if after_heading and block.joined.startswith(("TO ", "FOR ")):
-            continue  # a dedication
+        if after_heading and block.joined.startswith(DEDICATION):
+            continue
         if is_heading(block, book):
             title = NOTE_MARK.sub("", block.joined)
             if not book.novel and not CHAPTER.fullmatch(title) or book.heading:

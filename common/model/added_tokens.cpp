@@ -100,6 +100,8 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
       while (begin > covered && is_white_space(character_before(text, begin))) {
         begin -= character_before(text, begin).size();
       }
+      // A token of white space may have been taken by the one before, which leaves nothing for it.
+      begin = std::max(begin, covered);
     }
     if (token.rstrip) {
       while (end < text.size() && is_white_space(character_at(text, end)))

@@ -171,7 +171,9 @@ void Bpe::read_merges(const JsonNode& merges) {
         entry().refuse(fmt::format("{} is not in the vocabulary", in_quotes(token)));
       return found->second;
     };
-    merges_.add(id_of(left), id_of(right), {.rank = rank, .result = id_of(left + right)});
+    const std::int32_t left_id = id_of(left);
+    const std::int32_t right_id = id_of(right);
+    merges_.add(left_id, right_id, {.rank = rank, .result = id_of(left + right)});
     ++rank;
     ++index;
   }

@@ -25,7 +25,8 @@ class Normalizer {
   std::string normalize(std::string_view text) const;
 
  private:
-  /// One of the four forms of Unicode Standard Annex 15.
+  /// One of the four forms of Unicode Standard Annex 15. Hugging Face's tables are from before Unicode 11:
+  /// marks and ligatures added since 2018, of rare scripts, keep their order and form there.
   struct UnicodeForm {
     bool compose, compatibility;
     std::string operator()(std::string_view text) const;

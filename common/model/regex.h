@@ -2,6 +2,7 @@
 /// Regular expressions as a tokenizer.json means them. Hugging Face's library matches with Oniguruma, in its
 /// Ruby syntax; here PCRE2 does it. The two agree on most of what tokenizers use. What differs is translated
 /// where that is simple and refused where it is not, so that no pattern quietly means something else.
+/// Characters that are newer than PCRE2's tables (10.42: Unicode 14, of 2021) belong to no class.
 #pragma once
 
 #include <cstddef>

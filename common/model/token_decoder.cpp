@@ -181,7 +181,7 @@ TokenDecoder::Step TokenDecoder::make_step(const JsonNode& node) {
 }
 
 TokenDecoder::Strip TokenDecoder::make_strip(const JsonNode& node) {
-  const auto count = [&](std::string_view key) { return static_cast<std::size_t>(node.at(key).token_id()); };
+  const auto count = [&](std::string_view key) { return static_cast<std::size_t>(node.at(key).count()); };
   Strip strip{.content = node.string_at("content"), .start = count("start"), .stop = count("stop")};
   if (strip.content.empty() || utf8_front(strip.content).length != strip.content.size()) {
     node.at("content").refuse("must be one character");

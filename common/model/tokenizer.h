@@ -48,7 +48,8 @@ class Tokenizer {
 
 /// Turns ids into text one at a time for printing as they are generated. The joined outputs equal `decode` of
 /// the whole; no output ever ends inside a character, and bytes that can no longer become one appear as
-/// U+FFFD at once.
+/// U+FFFD at once. Byte tokens like <0xE2> (Llama 2) appear only when a run of them ends, since one bad byte
+/// makes U+FFFD of the whole run: so it is in Hugging Face's library, and so here.
 class StreamDecoder {
  public:
   /// Decodes a text of `tokenizer`, which must outlive the decoder (it may be moved).

@@ -65,12 +65,18 @@ bool JsonNode::boolean() const {
 }
 
 std::int32_t JsonNode::token_id() const {
-  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max();
-  // Integers below zero are "integers" and not "unsigned" to the library.
-  if (!value_->is_number_unsigned() || value_->get<std::uint64_t>() > max) {
-    refuse(fmt::format("must be a token id, 0 to {}", max));
-  }
-  return static_cast<std::int32_t>(value_->get<std::uint64_t>());
+  return integer("a token id");
+}
+std::int32_t JsonNode::count() const {
+  return integer("a count");
+}
+
+std::int32_t JsonNode::integer(std::string_view what) const {
+  constexpr std::int64_t max = std::numeric_limits<std::int32_t>::max();
+  // A number that does not fit into 64 bits was read as a float; one above 2^63 wraps to below zero here.
+  const std::int64_t number = value_->is_number_integer() ? value_->get<std::int64_t>() : -1;
+  if (number < 0 || number > max) refuse(fmt::format("must be {}, 0 to {}", what, max));
+  return static_cast<std::int32_t>(number);
 }
 
 std::vector<JsonNode> JsonNode::items() const {

@@ -41,6 +41,7 @@ class JsonNode {
   std::string string() const;
   bool boolean() const;
   std::int32_t token_id() const;  ///< 0 to 2^31 - 1
+  std::int32_t count() const;     ///< 0 to 2^31 - 1
   std::vector<JsonNode> items() const;
 
   std::string string_at(std::string_view key) const { return at(key).string(); }
@@ -51,6 +52,8 @@ class JsonNode {
   std::string type() const { return string_at("type"); }
 
  private:
+  std::int32_t integer(std::string_view what) const;
+
   const nlohmann::json* value_;
   std::string file_, path_;
 };

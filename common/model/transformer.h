@@ -22,6 +22,9 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
 class Transformer {
  public:
   Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend);
+  /// As above, with other rotation speeds than the configuration's, [head_dim / 2].
+  Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
+              std::vector<float> inverse_frequencies);
 
   const ModelConfig& config() const { return config_; }
 

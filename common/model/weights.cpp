@@ -35,7 +35,8 @@ struct Slot {
 /// Every weight of the model, with its place in `weights`, whose layers this makes.
 class Slots {
  public:
-  Slots(const ModelConfig& config, Weights& weights) {
+  /// @param own_head  the head is a weight of its own, not the embedding
+  Slots(const ModelConfig& config, bool own_head, Weights& weights) {
     const std::int64_t hidden = config.hidden_size;
     const std::int64_t q_size = config.heads * config.head_dim;
     const std::int64_t kv_size = config.kv_heads * config.head_dim;
@@ -61,8 +62,7 @@ class Slots {
       add_projection(prefix + "mlp.down_proj", layer.down, hidden, inner, config.mlp_bias);
     }
     add_norm("model.norm", weights.final_norm, hidden);
-    if (!config.tie_word_embeddings)
-      slots_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
+    if (own_head) slots_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
   }
 
   std::vector<Slot>::const_iterator begin() const { return slots_.begin(); }
@@ -80,9 +80,6 @@ class Slots {
 
   std::vector<Slot> slots_;
 };
-
-/// Below this many numbers, waking threads takes longer than the work.
-constexpr std::int64_t worth_threads = 1 << 15;
 
 void place(const Slot& slot, DType dtype, const std::byte* data) {
   const bool vector = slot.shape.size() == 1;
@@ -165,9 +162,17 @@ const CheckpointTensor& find_tensor(const Checkpoint& checkpoint, const Slot& sl
                                untied_head ? ", and config.json does not tie it to the embedding" : ""));
 }
 
+/// Whether the head is a weight of its own: in an untied model, and where a tied one is stored with a head
+/// beside its embedding. The file is believed then, as transformers 5 does.
+bool has_own_head(const Checkpoint& checkpoint, const Names& names, const ModelConfig& config) {
+  return !config.tie_word_embeddings ||
+         (checkpoint.tensors.contains(std::string(head_name)) &&
+          checkpoint.tensors.contains(names.stored("model.embed_tokens.weight")));
+}
+
 /// A tensor that nothing asks for is an error, because leaving out a bias or a layer changes the result. Two
-/// are harmless: rotation frequencies, which are computed from config.json, and the head of a tied model,
-/// which is the embedding whatever the file says.
+/// are harmless: rotation frequencies, which are computed from config.json, and the head's name for a tied
+/// model's only table.
 void refuse_unexpected(const Checkpoint& checkpoint, const Slots& slots, const Names& names,
                        const ModelConfig& config) {
   std::vector<std::string> expected;
@@ -315,7 +320,8 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   Checkpoint checkpoint = open_checkpoint(folder);
   const Names names(checkpoint);
   Weights weights;
-  const Slots slots(config, weights);
+  const bool own_head = has_own_head(checkpoint, names, config);
+  const Slots slots(config, own_head, weights);
   refuse_unexpected(checkpoint, slots, names, config);
 
   std::vector<Match> to_convert;
@@ -349,7 +355,7 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
     owners->converted = buffer.owner();
   }
   if (any_in_place) owners->files = std::move(checkpoint.files);
-  if (config.tie_word_embeddings) weights.lm_head = weights.embedding;
+  if (!own_head) weights.lm_head = weights.embedding;
   weights.owner = std::move(owners);
   done.finish();
   return weights;
@@ -358,7 +364,7 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
 Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed,
                        const LoadProgress& progress) {
   Weights weights;
-  const Slots slots(config, weights);
+  const Slots slots(config, !config.tie_word_embeddings, weights);
   std::int64_t numbers = 0;
   std::int64_t bytes = 0;
   for (const Slot& slot : slots) {

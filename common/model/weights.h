@@ -45,7 +45,7 @@ struct Weights {
   Weight embedding;                   ///< [vocab, hidden]
   std::vector<LayerWeights> layers;   ///< [layers]
   Weight final_norm;                  ///< [hidden]
-  Weight lm_head;                     ///< [vocab, hidden]; the embedding where the head is tied
+  Weight lm_head;                     ///< [vocab, hidden]; the embedding itself where the head is tied
   std::shared_ptr<const void> owner;  ///< keeps the mapped files or buffers alive
 };
 
@@ -58,10 +58,10 @@ using LoadProgress = std::function<void(double)>;
 /// With dtype f32 the weights stay in their stored type (F32, F16 or BF16, mixed as they come; the arithmetic
 /// widens them exactly); with f16 or bf16 those stored otherwise are rounded to it once, here.
 ///
-/// `config.tie_word_embeddings` alone decides whether the head is the embedding: a tied model's own
-/// lm_head.weight is not used (it stands in only where the file has no embedding), an untied model must have
-/// one. A checkpoint saved from the base model, without "model." in its names, is read too. Tensors that the
-/// configuration has no place for are errors, except stored rotation frequencies.
+/// A tied model's head is its embedding, unless the files hold both: then each is used as stored, as
+/// transformers 5 does (one of them alone serves as both). An untied model must have both. A checkpoint saved
+/// from the base model, without "model." in its names, is read too. Tensors that the configuration has no
+/// place for are errors, except stored rotation frequencies.
 /// @throws InputError naming file and tensor: one missing, unexpected, duplicated between shards, of the
 /// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
 /// 65,504.
