@@ -78,7 +78,7 @@ class RandomOperations {
   int committed = 0, aborted = 0, refused = 0, freed = 0;
 
  private:
-  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(random_() % bound); }
+  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(random_()) % bound; }
 
   /// A sequence that is stored, or -1.
   std::int32_t any_stored() {
