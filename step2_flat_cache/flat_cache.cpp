@@ -3,6 +3,8 @@
 #include "step2_flat_cache/flat_cache.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <unordered_set>
 
 #include "common/cpu/attention.h"
 #include "common/cpu/kv_rows.h"
@@ -61,6 +63,19 @@ KvMemoryReport FlatCacheManager::memory() const {
 std::int64_t FlatCacheManager::length(std::int32_t sequence) const {
   const Reservation* reservation = find(sequence);
   return reservation == nullptr ? 0 : reservation->length;
+}
+
+void FlatCacheManager::check_invariants() const {
+  std::unordered_set<std::int32_t> seen;
+  for (const Reservation& reservation : reservations_) {
+    if ((reservation.sequence == kNobody) != (reservation.length == 0)) {
+      throw std::logic_error("a reservation is held but empty, or filled but free");
+    }
+    if (reservation.length > shape_.max_seq_len) throw std::logic_error("a reservation is overfull");
+    if (reservation.sequence != kNobody && !seen.insert(reservation.sequence).second) {
+      throw std::logic_error("a sequence has two reservations");
+    }
+  }
 }
 
 FlatCacheManager::Reservation* FlatCacheManager::find(std::int32_t sequence) {

@@ -36,6 +36,9 @@ class FlatCacheManager final : public KvManager {
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;
+  /// @throws std::logic_error if a sequence has two reservations, or one is held but empty, filled but free,
+  /// or filled beyond its end. Not between `plan` and `commit` or `abort`.
+  void check_invariants() const;
 
  private:
   static constexpr std::int32_t kNobody = -1;

@@ -178,6 +178,14 @@ TEST(Attention, WithZeroQueriesTheOutputIsTheMeanOfTheValuesSeen) {
   }
 }
 
+TEST(Attention, ATokenThatSeesItselfAloneHasItsOwnValueHoweverSmallItsScoreIs) {
+  Problem p({2, 2, 16}, 40);
+  // A score of about -10^6, with better ones behind the mask.
+  for (std::size_t n = 0; n < 32; ++n) p.k[n] = -1e6F * p.q[n];
+  const std::vector<float> out = attend(p, p.context);
+  EXPECT_TRUE(same_bits(std::span(out).first(32), std::span(p.v).first(32)));
+}
+
 TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {
   const Problem a({4, 2, 16}, 70), b({4, 2, 16}, 33);
   std::vector<float> k = a.k, v = a.v;

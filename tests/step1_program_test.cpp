@@ -2,10 +2,11 @@
 // right.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <cmath>
 
 #include "tests/checkpoint_builder.h"
-#include "tests/run_program.h"
+#include "tests/report_of.h"
 
 namespace kvcache {
 namespace {
@@ -13,23 +14,13 @@ namespace {
 const std::string kStep = "step1_no_cache";
 const std::string kTinyModel = std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied";
 
-nlohmann::json report_of(std::vector<std::string> arguments) {
-  arguments.emplace_back("--json");
-  const ProgramResult result = run_step(kStep, arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  return nlohmann::json::parse(result.out);
+nlohmann::json report_of(const std::vector<std::string>& arguments) {
+  return kvcache::report_of(kStep, arguments);
 }
 
-/// Exit code `code`, nothing on stdout, and exactly one line on stderr that has every one of `parts`.
 void expect_refusal(const std::vector<std::string>& arguments, int code,
                     const std::vector<std::string>& parts) {
-  const ProgramResult result = run_step(kStep, arguments);
-  EXPECT_EQ(result.exit_code, code) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  for (const std::string& part : parts)
-    EXPECT_NE(result.err.find(part), std::string::npos) << part << " in: " << result.err;
+  kvcache::expect_refusal(kStep, arguments, code, parts);
 }
 
 TEST(Step1Program, TheShippedModelIsFoundAndContinuesAPrompt) {

@@ -36,11 +36,12 @@ struct PassPlan {
   std::vector<BlockCopy> swaps_in;   ///< from the host tier to the pool
   std::vector<BlockCopy> copies;     ///< within the pool (copy-on-write)
 
-  /// Appends a sequence whose tokens from `first` on go through the model. `token_ids` is the whole sequence
-  /// so far.
+  /// Appends a sequence whose tokens from `first` on go through the model, and at least the last one, whose
+  /// logits are wanted. `token_ids` is the whole sequence so far, not empty.
   void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
     if (row_begin.empty()) row_begin.push_back(0);
     const auto length = static_cast<std::int32_t>(token_ids.size());
+    first = std::min(first, length - 1);
     sequences.push_back(sequence);
     context_len.push_back(length);
     for (std::int32_t position = first; position < length; ++position) {

@@ -1,0 +1,40 @@
+/// @file
+/// The tiny checkpoints that tests run real models with.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cpu/cpu_backend.h"
+#include "common/model/transformer.h"
+#include "common/model/weights.h"
+
+namespace kvcache {
+
+/// Names of the folders under tests/reference, one for each kind of model that behaves differently.
+inline std::vector<std::string> tiny_checkpoints() {
+  return {"llama-gqa", "llama-mha", "llama3-rope", "qwen2-bias", "qwen3-sharded", "qwen3-tied"};
+}
+
+/// The folder of one of them, or that of the shipped model: "fairytale".
+inline std::filesystem::path checkpoint_folder(const std::string& name) {
+  const std::filesystem::path root = SOURCE_DIR;
+  return name == "fairytale" ? root / "common/fairytale" : root / "tests/reference" / name;
+}
+
+/// A loaded checkpoint that computes on `pool`.
+/// @param eos_ids  sorted; they end a sequence instead of the checkpoint's own
+inline std::unique_ptr<Transformer> reference_model(const std::string& name, ThreadPool& pool,
+                                                    DType dtype = DType::f32,
+                                                    std::optional<std::vector<std::int32_t>> eos_ids = {}) {
+  ModelConfig config = read_config(checkpoint_folder(name));
+  Weights weights = load_weights(checkpoint_folder(name), config, dtype);
+  if (eos_ids) config.eos_ids = *std::move(eos_ids);
+  return std::make_unique<Transformer>(std::move(config), std::move(weights),
+                                       std::make_unique<CpuBackend>(dtype, pool));
+}
+
+}  // namespace kvcache
