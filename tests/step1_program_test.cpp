@@ -254,7 +254,7 @@ TEST(Step1Program, AnyOfAListOfEndsStopsARunAndNoneDoesWithIgnoreEos) {
   ASSERT_EQ(std::find(ids.begin(), ids.end(), ids[2]) - ids.begin(), 2) << "the third must be new";
 
   const Copy model;
-  model.change_config({{"eos_token_id", {766, ids[2]}}});
+  model.change_config({{"eos_token_id", {766, ids[2], 0}}});
   const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6,7", "--tokens", "8"};
   const nlohmann::json stopped = report_of(arguments);
   EXPECT_EQ(stopped["sequences"][0]["finish_reason"], "stop");
@@ -267,7 +267,7 @@ TEST(Step1Program, AnyOfAListOfEndsStopsARunAndNoneDoesWithIgnoreEos) {
 }
 
 TEST(Step1Program, AnEndIsNotPartOfTheTextAndOneThatWasIgnoredIs) {
-  const StubbornModel model(65, {{"eos_token_id", {766, 65}}});
+  const StubbornModel model(65, {{"eos_token_id", {766, 65, 3}}});
   const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6", "--tokens", "3"};
   const nlohmann::json stopped = report_of(arguments);
   EXPECT_EQ(stopped["sequences"][0]["output_ids"], (std::vector<int>{65}));
