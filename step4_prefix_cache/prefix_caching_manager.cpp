@@ -118,11 +118,7 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
       sequence.blocks.push_back(allocate());
       plan.fresh_blocks.push_back(sequence.blocks.back());
     }
-    for (std::size_t row = plan.slots.size(); row < plan.positions.size(); ++row) {
-      const std::int64_t position = plan.positions[row];
-      const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / shape_.block_size)];
-      plan.slots.push_back(block * shape_.block_size + position % shape_.block_size);
-    }
+    plan.add_slots(sequence.blocks, shape_.block_size);
     tables.push_back(&sequence.blocks);
   }
   swap_out_evicted(plan);
