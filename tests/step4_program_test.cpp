@@ -23,11 +23,10 @@ Arguments joined(Arguments first, const Arguments& second) {
   return first;
 }
 
+const Arguments kModel{"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied"};
+
 Json report_of(const std::string& step, const Arguments& arguments) {
-  const ProgramResult result = run_step(
-      step,
-      joined({"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied", "--json", "--ignore-eos"},
-             arguments));
+  const ProgramResult result = run_step(step, joined(joined(kModel, {"--json", "--ignore-eos"}), arguments));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   return result.exit_code == 0 ? Json::parse(result.out) : Json();
@@ -283,6 +282,23 @@ TEST_F(SystemPrompt, TheDefaultPoolHasRoomForItBesideAnyPrompt) {
   EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
 }
 
+TEST_F(SystemPrompt, APromptThatCannotFitBesideItIsRefusedAndOneThatJustFitsRuns) {
+  // Blocks of one token, so that the numbers are plain: the prefix, and what a prompt does not share with it.
+  const auto run_in = [&](std::int64_t blocks, const std::string& prompt) {
+    return run_step(kStep, joined(kModel, {"--prompt", prompt, "--system-prompt", text_, "--tokens", "1",
+                                           "--block-size", "1", "--num-blocks", std::to_string(blocks)}));
+  };
+  const auto own = static_cast<std::int64_t>(
+      report_of("step1_no_cache", {"--prompt", "The wolf", "--tokens", "0"})["sequences"][0]["prompt_ids"]
+          .size());
+  EXPECT_EQ(run_in(length_ + own, "The wolf").exit_code, 0);
+  const ProgramResult refused = run_in(length_ + own - 1, "The wolf");
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_NE(refused.err.find("the pool has " + std::to_string(length_ + own - 1)), std::string::npos)
+      << refused.err;
+  EXPECT_EQ(run_in(length_ + 1, text_ + " and").exit_code, 0) << "it shares all but one token";
+}
+
 TEST(Step4Program, SharedPrefixInACrowdedPoolEndsWithPreemptionsBounded) {
   const std::vector<std::int64_t> prefix = ids_of(1, 112);
   Arguments prompts;
@@ -320,8 +336,7 @@ TEST(Step4Program, ASequenceAloneInAFullPoolEndsWithCapacity) {
 
 TEST(Step4Program, WhatCannotFitIsRefusedInOneLine) {
   const auto expect_refusal = [](const Arguments& arguments, const Arguments& parts) {
-    const ProgramResult result = run_step(
-        kStep, joined({"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied"}, arguments));
+    const ProgramResult result = run_step(kStep, joined(kModel, arguments));
     EXPECT_EQ(result.exit_code, 2) << result.err;
     EXPECT_EQ(result.out, "");
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
@@ -339,8 +354,7 @@ TEST(Step4Program, WhatCannotFitIsRefusedInOneLine) {
 }
 
 TEST(Step4Program, TheDemoShowsSharingAnEvictionAndACopy) {
-  const ProgramResult result = run_step(
-      kStep, {"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied", "--demo", "--tokens", "2"});
+  const ProgramResult result = run_step(kStep, joined(kModel, {"--demo", "--tokens", "2"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* part : {"14 tokens, 8 of them found, 6 computed", "12 of them found, 2 computed",
                            "16 computed; 1 evicted", "; block 5 copied to", "references", "free queue"})
