@@ -33,11 +33,7 @@ std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
       table.blocks.push_back(pool_.allocate().value());
       plan.fresh_blocks.push_back(table.blocks.back());
     }
-    for (std::size_t row = plan.slots.size(); row < plan.positions.size(); ++row) {
-      const std::int64_t position = plan.positions[row];
-      const std::int64_t block = table.blocks[static_cast<std::size_t>(position / shape_.block_size)];
-      plan.slots.push_back(block * shape_.block_size + position % shape_.block_size);
-    }
+    plan.add_slots(table.blocks, shape_.block_size);
     rows.push_back(&table.blocks);
   }
   plan.set_block_table(rows);

@@ -12,9 +12,14 @@
 namespace kvcache {
 namespace {
 
-/// Blocks for all requests at once. The last id of a sequence is never fed back, so it needs no slot.
+std::int64_t machine_memory() {
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+/// Blocks for all requests at once, and for a pinned prefix. The last id of a sequence is never fed back, so
+/// it needs no slot.
 std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
-  std::int64_t blocks = 0;
+  std::int64_t blocks = shape.blocks_for(static_cast<std::int64_t>(program.pinned_prefix.size()));
   for (const Request& request : program.requests) {
     const std::int64_t length =
         static_cast<std::int64_t>(request.prompt_ids.size()) + std::max<std::int64_t>(request.max_tokens, 1);
@@ -28,7 +33,7 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
 PagedShape paged_shape(const Program& program) {
   const Options& options = program.options;
   PagedShape shape{0, options.block_size, program.model->config().kv_bytes_per_token(size_of(program.dtype))};
-  const std::int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  const std::int64_t memory = machine_memory();
   // One block must fit; then no product below can overflow.
   if (shape.block_size > memory / shape.bytes_per_token) {
     throw InputError(fmt::format(
@@ -47,12 +52,18 @@ PagedShape paged_shape(const Program& program) {
   } else {
     shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
   }
-  if (shape.blocks > memory / block_bytes) {
-    throw InputError(fmt::format(
-        "a pool of {} blocks of {} bytes is more than this machine's {} bytes of memory; ask for at most {}",
-        shape.blocks, block_bytes, memory, memory / block_bytes));
-  }
+  check_memory("a pool", shape.blocks, shape);
   return shape;
+}
+
+void check_memory(const char* what, std::int64_t blocks, const PagedShape& shape) {
+  const std::int64_t memory = machine_memory();
+  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
+  if (blocks > memory / block_bytes) {
+    throw InputError(fmt::format(
+        "{} of {} blocks of {} bytes is more than this machine's {} bytes of memory; ask for at most {}",
+        what, blocks, block_bytes, memory, memory / block_bytes));
+  }
 }
 
 }  // namespace kvcache

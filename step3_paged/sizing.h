@@ -11,4 +11,8 @@ namespace kvcache {
 /// @throws InputError with the numbers, for a size that holds no block or more than the machine's memory.
 PagedShape paged_shape(const Program& program);
 
+/// @param what  "a pool"
+/// @throws InputError if that many blocks are more than the machine's memory.
+void check_memory(const char* what, std::int64_t blocks, const PagedShape& shape);
+
 }  // namespace kvcache

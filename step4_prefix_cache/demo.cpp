@@ -21,95 +21,118 @@ class Sharing {
 
   void play() {
     fmt::print(
-        "\nA pool of {} blocks of {} tokens; every question begins with the same {} tokens of "
-        "instructions.\n",
+        "\nA pool of {} blocks of {} tokens; every question begins with the same {} tokens of instructions.\n"
+        "A block shows who computed each of its tokens; in small letters when nobody refers to it and it "
+        "can\n"
+        "still be found.\n\n",
         kBlocks, kBlockSize, system_prompt_.size());
-    ask(0, 3);
+    store(A, asking(A));
     draw("A asks first and computes everything. Its full blocks can be found from now on.");
-    ask(1, 2);
+    store(B, asking(B));
     draw("B begins alike: it shares A's first two blocks, whose reference count is now 2.");
-    manager_.free(0);
-    draw("A ends. Its own full block (if any) stays findable in the queue; what B uses stays in use.");
-    manager_.free(1);
-    draw("B ends. Nobody refers to any block, and the instructions are still there.");
-    ask(2, 3);
-    draw("C asks what A asked: the hit takes its blocks back out of the queue.");
-    store(3, numbered(3, 16));
-    draw("D has nothing in common and needs four blocks: the least recently used content is evicted first.");
-    manager_.free(3);
-    manager_.fork(2, 4);
-    draw("D ends. C forks: E shares all of C's blocks, the partly filled one too.");
-    std::vector<std::int32_t> longer = tokens_[4] = tokens_[2];
-    longer.push_back(7);
-    store(4, longer);
+    free(A);
+    draw("A ends. Its full blocks can still be found; B goes on using the first two.");
+    free(B);
+    draw("B ends. The tails of both are free at once; full blocks wait, a sequence's last before its first.");
+    store(C, asking(A));
+    draw("C asks what A asked: the hit takes A's three full blocks back out of the queue.");
+    store(D, numbered(D, 4 * kBlockSize));
+    draw("D has nothing in common and needs four blocks: three hold nothing, the fourth is the last of B.");
+    free(D);
+    store(E, asking(B));
     draw(
-        "E writes its next token: the shared tail is copied first (copy-on-write). C goes on in the old "
+        "D ends and E asks what B asked: the instructions are found, B's own block has to be computed "
+        "again.");
+    free(E);
+    fork(C, F);
+    draw("E ends. C forks: F shares all of C's blocks, the partly filled one too.");
+    std::vector<std::int32_t> longer = tokens_.at(F);
+    longer.push_back(numbered(F, 1).front());
+    store(F, longer);
+    draw(
+        "F writes its next token: the shared tail is copied first (copy-on-write). C goes on in the old "
         "one.");
   }
 
  private:
+  enum : std::int32_t { A, B, C, D, E, F };
+
   /// `count` ids that no other sequence uses.
-  static std::vector<std::int32_t> numbered(std::int32_t sequence, std::int32_t count) {
+  static std::vector<std::int32_t> numbered(std::int32_t sequence, std::int64_t count) {
     std::vector<std::int32_t> ids;
     for (std::int32_t n = 0; n < count; ++n) ids.push_back(-1000 * (sequence + 1) - n);
     return ids;
   }
 
-  /// The system prompt and a question of `words` tokens; A and C ask the same.
-  void ask(std::int32_t sequence, std::int32_t words) {
+  /// The system prompt and a question: a block of it, and half of another.
+  std::vector<std::int32_t> asking(std::int32_t who) const {
     std::vector<std::int32_t> ids = system_prompt_;
-    const std::vector<std::int32_t> question = numbered(sequence == 2 ? 0 : sequence, words);
+    const std::vector<std::int32_t> question = numbered(who, kBlockSize + kBlockSize / 2);
     ids.insert(ids.end(), question.begin(), question.end());
-    store(sequence, ids);
+    return ids;
   }
 
   void store(std::int32_t sequence, const std::vector<std::int32_t>& ids) {
     const Work work{sequence, ids};
-    const CountersReport before = manager_.counters();
+    const std::int64_t evictions = manager_.counters().evictions;
     const PassPlan plan = manager_.plan({&work, 1}).value();
+    for (const std::int32_t block : plan.fresh_blocks) cell(block).assign(kBlockSize, '.');
+    for (const BlockCopy& copy : plan.copies) cell(copy.to) = cell(copy.from);
+    for (const std::int64_t slot : plan.slots)
+      cell(slot / kBlockSize)[static_cast<std::size_t>(slot % kBlockSize)] = letter_of(sequence);
     manager_.commit(plan);
     tokens_[sequence] = ids;
-    fmt::print("\n{}: {} tokens, {} of them found, {} computed", letter_of(sequence), ids.size(),
+    fmt::print("{}: {} tokens, {} of them found, {} computed", letter_of(sequence), ids.size(),
                static_cast<std::int64_t>(ids.size()) - plan.tokens(), plan.tokens());
-    const CountersReport after = manager_.counters();
-    if (after.evictions > before.evictions) fmt::print("; {} evicted", after.evictions - before.evictions);
+    const std::int64_t evicted = manager_.counters().evictions - evictions;
+    if (evicted > 0) fmt::print("; {} evicted", evicted);
     for (const BlockCopy& copy : plan.copies) fmt::print("; block {} copied to {}", copy.from, copy.to);
     fmt::print("\n");
   }
 
-  void draw(const char* what) const {
-    fmt::print("{}\n", what);
-    std::vector<std::string> cells(kBlocks, std::string(kBlockSize, '.'));
-    std::vector<std::int32_t> owners(kBlocks, -1);
-    for (const auto& [sequence, ids] : tokens_) {
-      const std::vector<std::int32_t> table = manager_.block_table(sequence);
-      for (std::size_t n = 0; n < table.size(); ++n) {
-        const auto block = static_cast<std::size_t>(table[n]);
-        if (owners[block] < 0) owners[block] = sequence;
-        for (std::size_t offset = 0; offset < kBlockSize && n * kBlockSize + offset < ids.size(); ++offset) {
-          if (cells[block][offset] == '.') cells[block][offset] = letter_of(owners[block]);
-        }
-      }
-    }
-    const std::vector<std::int32_t> queue = manager_.free_queue();
-    const BlocksReport blocks = manager_.blocks();
-    fmt::print("  block      ");
-    for (std::int64_t block = 0; block < kBlocks; ++block) fmt::print("{:^7}", block);
+  void free(std::int32_t sequence) {
+    manager_.free(sequence);
+    tokens_.erase(sequence);
+  }
+
+  void fork(std::int32_t parent, std::int32_t child) {
+    manager_.fork(parent, child);
+    tokens_[child] = tokens_.at(parent);
+  }
+
+  std::string& cell(std::int64_t block) { return cells_[static_cast<std::size_t>(block)]; }
+
+  void draw(const char* what) {
+    fmt::print("{}\n  block      ", what);
+    for (std::int32_t block = 0; block < kBlocks; ++block) fmt::print("{:^7}", block);
     fmt::print("\n  pool       ");
-    for (std::size_t block = 0; block < kBlocks; ++block) {
-      const std::string cell = "[" + cells[block] + "]";
-      fmt::print("{} ", owners[block] < 0 ? cell : paint(cell, owners[block]));
-    }
+    for (std::int32_t block = 0; block < kBlocks; ++block) fmt::print("{} ", drawn(block));
     fmt::print("\n  references ");
     for (std::int32_t block = 0; block < kBlocks; ++block)
       fmt::print("{:^7}", manager_.reference_count(block));
-    fmt::print("\n  free queue, next to be taken first: {}  ({} free, {} cached, {} in use)\n",
-               fmt::join(queue, " "), blocks.free, blocks.cached, blocks.in_use);
+    fmt::print("\n  tables      ");
+    for (const auto& [sequence, ids] : tokens_)
+      fmt::print("{}: {}   ", letter_of(sequence), fmt::join(manager_.block_table(sequence), " "));
+    const BlocksReport blocks = manager_.blocks();
+    fmt::print("\n  free queue, next to be taken first: {}  ({} free, {} cached, {} in use)\n\n",
+               fmt::join(manager_.free_queue(), " "), blocks.free, blocks.cached, blocks.in_use);
+  }
+
+  std::string drawn(std::int32_t block) {
+    if (manager_.reference_count(block) > 0) return paint("[" + cell(block) + "]", cell(block)[0] - 'A');
+    std::string faded(kBlockSize, '.');
+    if (manager_.findable(block)) {
+      faded = cell(block);
+      for (char& letter : faded) letter = static_cast<char>(letter - 'A' + 'a');
+    }
+    return "[" + faded + "]";
   }
 
   std::vector<std::int32_t> system_prompt_;
   PrefixCachingManager manager_;
-  std::map<std::int32_t, std::vector<std::int32_t>> tokens_;  // of each sequence that played
+  std::map<std::int32_t, std::vector<std::int32_t>> tokens_;  // of each sequence in play
+  std::vector<std::string> cells_ =                           // [blocks] who computed each token
+      std::vector<std::string>(kBlocks, std::string(kBlockSize, '.'));
 };
 
 }  // namespace

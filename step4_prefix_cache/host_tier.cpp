@@ -2,12 +2,15 @@
 /// See host_tier.h.
 #include "step4_prefix_cache/host_tier.h"
 
+#include <stdexcept>
+
 namespace kvcache {
 
-void HostTier::set_aside(std::int32_t slot) {
-  if (!queue_.contains(slot)) return;
+bool HostTier::set_aside(std::int32_t slot) {
+  if (!queue_.contains(slot)) return false;
   queue_.remove(slot);
   aside_.push_back(slot);
+  return true;
 }
 
 std::optional<std::int32_t> HostTier::set_aside_oldest() {
@@ -33,6 +36,13 @@ void HostTier::remove(std::int32_t slot) {
   if (!index_.contains(slot)) return;
   index_.erase(slot);
   queue_.push_front(slot);
+}
+
+void HostTier::check_invariants() const {
+  std::int64_t stored_slots = 0;
+  for (const std::int32_t slot : queue_.in_order()) stored_slots += index_.contains(slot) ? 1 : 0;
+  if (stored_slots != index_.size() || !aside_.empty())
+    throw std::logic_error("a slot of the host tier is lost");
 }
 
 }  // namespace kvcache

@@ -26,9 +26,9 @@ class HostTier {
   std::span<const std::int32_t> token_ids(std::int32_t slot) const { return index_.token_ids(slot); }
   std::int64_t stored() const { return index_.size(); }
 
-  /// Sets a slot aside to be read from: it will not be handed out by `set_aside_oldest`. Harmless if it is
-  /// already.
-  void set_aside(std::int32_t slot);
+  /// Sets a slot aside, to be read from or stored to: it will not be handed out by `set_aside_oldest`. False
+  /// if it is already.
+  bool set_aside(std::int32_t slot);
   /// Sets aside the slot that a new block should go to; nothing when all are.
   std::optional<std::int32_t> set_aside_oldest();
   /// Undoes everything that was set aside since the last `settle`.
@@ -40,6 +40,9 @@ class HostTier {
   void remove(std::int32_t slot);
   /// The plan is over.
   void settle() { aside_.clear(); }
+
+  /// @throws std::logic_error if a slot is lost. Not while slots are set aside.
+  void check_invariants() const;
 
  private:
   FreeBlockQueue queue_;             // slots that may be overwritten, the next one first

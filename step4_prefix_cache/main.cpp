@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
     if (options->demo) add_demo_prompts(*options);
     Program program = load_program(Step::prefix_cache, *options);
     const PagedShape shape = paged_shape(program);
+    check_memory("a host tier", options->host_blocks, shape);
     PrefixCachingManager manager(
         shape, {options->prefix_cache, options->salt, options->host_blocks, options->debug_hash_bits});
     check_capacity(program, manager, "raise --num-blocks or --kv-memory");

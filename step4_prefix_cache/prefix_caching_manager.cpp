@@ -88,7 +88,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
     admits = true;
   }
   // Count: a refusal has nothing to undo.
-  const std::int64_t kept_free = admits && queue_.size() < shape_.blocks ? watermark_ : 0;
+  const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U);
+  const std::int64_t kept_free = admits && beside_others ? watermark_ : 0;
   if (demand(work, hits) + kept_free > queue_.size()) return std::nullopt;
 
   // Take, all hits first: what has a reference is not in the queue, so no allocation below can evict it.
@@ -114,16 +115,13 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
     make_tail_writable(sequence, first, plan);
     plan.add(work[n].sequence, work[n].token_ids, static_cast<std::int32_t>(first));
     while (static_cast<std::int64_t>(sequence.blocks.size()) < shape_.blocks_for(plan.context_len.back())) {
-      sequence.blocks.push_back(allocate(plan));
+      sequence.blocks.push_back(allocate());
       plan.fresh_blocks.push_back(sequence.blocks.back());
     }
-    for (std::size_t row = plan.slots.size(); row < plan.positions.size(); ++row) {
-      const std::int64_t position = plan.positions[row];
-      const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / shape_.block_size)];
-      plan.slots.push_back(block * shape_.block_size + position % shape_.block_size);
-    }
+    plan.add_slots(sequence.blocks, shape_.block_size);
     tables.push_back(&sequence.blocks);
   }
+  swap_out_evicted(plan);
   plan.set_block_table(tables);
   return plan;
 }
@@ -162,20 +160,13 @@ void PrefixCachingManager::acquire(std::int32_t block) {
   pending_.acquired.push_back(block);
 }
 
-/// The least recently used free block. What it holds moves to the host tier, if there is one and it is not
-/// there yet.
-std::int32_t PrefixCachingManager::allocate(PassPlan& plan) {
+/// The least recently used free block.
+std::int32_t PrefixCachingManager::allocate() {
   const std::int32_t block = queue_.front();
   acquire(block);
-  if (!index_.contains(block)) return block;
-  pending_.evicted.push_back(block);
-  ++pending_.counters.evictions;
-  const BlockContent& content = index_.content(block);
-  if (!host_.find(content.hash, content.parent, index_.token_ids(block))) {
-    if (const auto slot = host_.set_aside_oldest()) {
-      plan.swaps_out.push_back({block, *slot});
-      ++pending_.counters.swaps_out;
-    }
+  if (index_.contains(block)) {
+    pending_.evicted.push_back(block);
+    ++pending_.counters.evictions;
   }
   return block;
 }
@@ -183,12 +174,28 @@ std::int32_t PrefixCachingManager::allocate(PassPlan& plan) {
 void PrefixCachingManager::take_hits(Sequence& sequence, const Hits& hits, PassPlan& plan) {
   sequence.blocks = hits.blocks;
   for (const std::int32_t slot : hits.host_slots) {
-    sequence.blocks.push_back(allocate(plan));
+    sequence.blocks.push_back(allocate());
     plan.swaps_in.push_back({slot, sequence.blocks.back()});
     ++pending_.counters.swaps_in;
   }
   sequence.cached_tokens = hits.tokens;
   pending_.counters.prefix_hits += static_cast<std::int64_t>(sequence.blocks.size());
+}
+
+/// What was evicted moves to the host tier, the most recently used first, as long as there is room.
+void PrefixCachingManager::swap_out_evicted(PassPlan& plan) {
+  std::unordered_set<std::uint64_t> moved;  // identities: of blocks that hold the same, one is enough
+  for (auto block = pending_.evicted.rbegin(); block != pending_.evicted.rend(); ++block) {
+    const BlockContent& content = index_.content(*block);
+    if (!moved.insert(content.identity).second) continue;
+    // A slot that holds the same already, or the least recently stored one.
+    auto slot = host_.find(content.hash, content.parent, index_.token_ids(*block));
+    if (!slot || !host_.set_aside(*slot)) slot = host_.set_aside_oldest();
+    if (!slot) break;
+    plan.swaps_out.push_back({*block, *slot});
+    ++pending_.counters.swaps_out;
+  }
+  std::ranges::reverse(plan.swaps_out);  // stored in the order of their last use
 }
 
 /// Copy-on-write: if position `first` lies in a block that others refer to, the sequence gets a copy of its
@@ -197,7 +204,7 @@ void PrefixCachingManager::make_tail_writable(Sequence& sequence, std::int64_t f
   if (first % shape_.block_size == 0) return;  // it opens a block
   std::int32_t& tail = sequence.blocks.back();
   if (reference_count(tail) == 1) return;
-  const std::int32_t copy = allocate(plan);
+  const std::int32_t copy = allocate();
   plan.copies.push_back({tail, copy});
   ++pending_.counters.copies;
   --references_[static_cast<std::size_t>(tail)];
@@ -292,27 +299,28 @@ void PrefixCachingManager::release(std::int32_t block) {
 }
 
 void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
-  Sequence copy = sequences_.at(parent);
+  const auto [added, is_new] = sequences_.emplace(child, sequences_.at(parent));
+  if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");
+  Sequence& copy = added->second;
   copy.cached_tokens = copy.length;
   for (const std::int32_t block : copy.blocks) ++references_[static_cast<std::size_t>(block)];
-  sequences_.emplace(child, std::move(copy));
 }
 
 void PrefixCachingManager::pin(std::int32_t sequence) {
-  if (pinned_) free(*pinned_);
+  if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
+  if (pinned_ && *pinned_ != sequence) free(*pinned_);
   pinned_ = sequence;
 }
 
 // Reports
 
 KvMemoryReport PrefixCachingManager::memory() const {
-  std::vector<std::int64_t> stored(static_cast<std::size_t>(shape_.blocks),
-                                   0);  // tokens in each block, shared or not
+  std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not
   for (const auto& [id, sequence] : sequences_) {
     for (std::size_t n = 0; n < sequence.blocks.size(); ++n) {
       const std::int64_t tokens =
           std::min(shape_.block_size, sequence.length - static_cast<std::int64_t>(n) * shape_.block_size);
-      std::int64_t& in_block = stored[static_cast<std::size_t>(sequence.blocks[n])];
+      std::int64_t& in_block = stored[sequence.blocks[n]];
       in_block = std::max(in_block, tokens);
     }
   }
@@ -320,7 +328,7 @@ KvMemoryReport PrefixCachingManager::memory() const {
   report.bytes_per_token = shape_.bytes_per_token;
   report.reserved_bytes = (shape_.blocks - queue_.size()) * shape_.block_size * shape_.bytes_per_token;
   report.pool_bytes = shape_.blocks * shape_.block_size * shape_.bytes_per_token;
-  for (const std::int64_t tokens : stored) report.used_bytes += tokens * shape_.bytes_per_token;
+  for (const auto& [block, tokens] : stored) report.used_bytes += tokens * shape_.bytes_per_token;
   return report;
 }
 
@@ -352,14 +360,25 @@ void PrefixCachingManager::check_invariants() const {
            "a sequence knows other tokens than it stores");
     expect(static_cast<std::int64_t>(sequence.blocks.size()) == shape_.blocks_for(sequence.length),
            "a sequence holds more or fewer blocks than its tokens need");
-    for (const std::int32_t block : sequence.blocks) ++counted[static_cast<std::size_t>(block)];
-    for (std::int64_t n = 0; settings_.prefix_cache && n < sequence.length / shape_.block_size; ++n) {
+    BlockContent parent;  // a first block follows nobody
+    for (std::int64_t n = 0; n < shape_.blocks_for(sequence.length); ++n) {
       const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-      expect(index_.contains(block), "a full block cannot be found");
+      ++counted[static_cast<std::size_t>(block)];
+      const bool is_full = n < sequence.length / shape_.block_size;
+      expect(index_.contains(block) == (is_full && settings_.prefix_cache),
+             "a full block cannot be found, or a partly filled one can");
+      if (!index_.contains(block)) continue;
+      const BlockContent& content = index_.content(block);
       expect(std::ranges::equal(index_.token_ids(block), tokens_of_block(sequence.token_ids, n)),
              "a block is found by other tokens than it holds");
+      expect(content.parent == parent.identity, "a block is found after another one than it follows");
+      expect(content.hash == hash_of(n == 0 ? root_hash_ : parent.hash, index_.token_ids(block)),
+             "a block has the hash of something else");
+      parent = content;
     }
   }
+  expect(!pinned_ || sequences_.contains(*pinned_), "the pinned prefix is gone");
+  expect(pending_.changes.empty(), "a plan is neither committed nor aborted");
   const std::vector<std::int32_t> queued = queue_.in_order();
   expect(static_cast<std::int64_t>(queued.size()) == queue_.size(), "the queue miscounts");
   std::vector<bool> in_queue(static_cast<std::size_t>(shape_.blocks), false);
@@ -375,6 +394,7 @@ void PrefixCachingManager::check_invariants() const {
     findable += index_.contains(block) ? 1 : 0;
   }
   expect(findable == index_.size(), "the index has an entry for a block that it does not know");
+  host_.check_invariants();
 }
 
 }  // namespace kvcache

@@ -19,7 +19,7 @@ namespace kvcache {
 /// What can be switched.
 struct SharingSettings {
   bool prefix_cache = true;      ///< off: blocks are shared by fork and pinned prefix alone
-  std::string salt;              ///< sequences share with those of equal salt; empty: none
+  std::string salt = {};         ///< sequences share with those of equal salt; empty: none
   std::int64_t host_blocks = 0;  ///< slots of the host tier
   int hash_bits = 64;            ///< for tests: fewer bits make collisions, which must change nothing
 };
@@ -36,9 +36,11 @@ class PrefixCachingManager final : public KvManager {
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
   /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
+  /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
   /// `sequence` stays, as a prefix for later ones whose tokens begin with all of its tokens. The one pinned
   /// before is freed.
+  /// @throws std::logic_error if there is no such sequence.
   void pin(std::int32_t sequence) override;
 
   std::int64_t capacity() const override { return shape_.blocks * shape_.block_size; }
@@ -54,6 +56,12 @@ class PrefixCachingManager final : public KvManager {
   std::int32_t reference_count(std::int32_t block) const {
     return references_[static_cast<std::size_t>(block)];
   }
+  /// Whether a block can be found by what it holds, in use or not.
+  bool findable(std::int32_t block) const { return index_.contains(block); }
+  /// The hash under which it is found; 0 if it is not.
+  std::uint64_t hash(std::int32_t block) const { return index_.content(block).hash; }
+  /// Blocks of the host tier that hold something.
+  std::int64_t host_blocks_stored() const { return host_.stored(); }
   /// Blocks that nobody refers to, the next to be taken first.
   std::vector<std::int32_t> free_queue() const { return queue_.in_order(); }
   /// @throws std::logic_error saying what does not hold: total = free + cached + in use, every reference
@@ -84,9 +92,10 @@ class PrefixCachingManager final : public KvManager {
   // Parts of `plan`.
   std::int64_t demand(std::span<const Work> work, std::span<const Hits> hits) const;
   void acquire(std::int32_t block);
-  std::int32_t allocate(PassPlan& plan);
+  std::int32_t allocate();
   void take_hits(Sequence& sequence, const Hits& hits, PassPlan& plan);
   void make_tail_writable(Sequence& sequence, std::int64_t first, PassPlan& plan);
+  void swap_out_evicted(PassPlan& plan);
 
   // Parts of `commit` and `free`.
   void settle_moves(const PassPlan& plan);

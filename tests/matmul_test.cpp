@@ -41,8 +41,7 @@ std::vector<float> multiply(const Product& product, Case size, std::int64_t firs
   std::vector<float> y(static_cast<std::size_t>(rows * size.out), -1.0F);
   const MatmulOutput output{&product.projection, y.data(), size.out};
   ThreadPool pool(threads);
-  matmul(&product.x[static_cast<std::size_t>(first * size.in)], size.in, rows, {&output, 1}, store_as,
-         pool);
+  matmul(&product.x[static_cast<std::size_t>(first * size.in)], size.in, rows, {&output, 1}, store_as, pool);
   return y;
 }
 

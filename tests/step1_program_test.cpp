@@ -2,6 +2,10 @@
 // right.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "tests/checkpoint_builder.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -184,6 +188,197 @@ TEST(Step1Program, ATruncatedCheckpointIsRefusedNamingTheFile) {
     std::filesystem::copy(entry.path(), folder.path());
   std::filesystem::resize_file(folder.path() / "model.safetensors", 300000);
   expect_refusal({"--model", folder.path().string()}, 2, {"model.safetensors"});
+}
+
+/// A copy of the tiny model that a test may spoil.
+class Copy {
+ public:
+  explicit Copy(const std::string& of = kTinyModel) {
+    for (const auto& entry : std::filesystem::directory_iterator(of))
+      std::filesystem::copy(entry.path(), folder_.path());
+  }
+  std::string path() const { return folder_.path().string(); }
+  std::filesystem::path operator/(const char* name) const { return folder_ / name; }
+
+  void change_config(const nlohmann::json& changes) const {
+    nlohmann::json config = nlohmann::json::parse(read_file(folder_ / "config.json"));
+    config.update(changes);
+    write_file(folder_ / "config.json", config.dump());
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// The tiny model's tokenizer with a model that says `id` whatever it reads: the first number of every hidden
+/// row is large, no layer adds to it, and only that id's row of the head looks at it.
+class StubbornModel {
+ public:
+  explicit StubbornModel(std::int64_t id, const nlohmann::json& changes = {}) {
+    nlohmann::json config = {{"vocab_size", 800}, {"max_position_embeddings", 512}};
+    if (!changes.is_null()) config.update(changes);
+    test::TestCheckpoint checkpoint("LlamaForCausalLM", config);
+    auto& embedding = checkpoint.tensors.at("model.embed_tokens.weight").values;
+    for (std::size_t at = 0; at < embedding.size(); at += 32) embedding[at] = 1000;
+    checkpoint.tensors.at("lm_head.weight").values[static_cast<std::size_t>(id) * 32] = 1000;
+    checkpoint.save(folder_.path());
+    std::filesystem::copy(kTinyModel + "/tokenizer.json", folder_.path());
+  }
+  std::string path() const { return folder_.path().string(); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+std::string counted_ids(int count) {
+  std::string ids = "1";
+  for (int n = 1; n < count; ++n) ids += "," + std::to_string(n % 700);
+  return ids;
+}
+
+TEST(Step1Program, AnIdThatHasNoTokenDecodesToNothing) {
+  const StubbornModel model(790);  // the tokenizer ends at 767
+  const nlohmann::json report = report_of({"--model", model.path(), "--prompt", "Once", "--tokens", "3"});
+  EXPECT_EQ(report["sequences"][0]["output_ids"], (std::vector<int>{790, 790, 790}));
+  EXPECT_EQ(report["sequences"][0]["text"], "");
+  EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
+  const ProgramResult text = run_step(kStep, {"--model", model.path(), "--prompt", "Once", "--tokens", "3"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+}
+
+TEST(Step1Program, AnyOfAListOfEndsStopsARunAndNoneDoesWithIgnoreEos) {
+  const nlohmann::json free =
+      report_of({"--model", kTinyModel, "--ids", "5,6,7", "--tokens", "8", "--ignore-eos"});
+  const auto ids = free["sequences"][0]["output_ids"].get<std::vector<int>>();
+  ASSERT_EQ(ids.size(), 8U);
+  ASSERT_EQ(std::find(ids.begin(), ids.end(), ids[2]) - ids.begin(), 2) << "the third must be new";
+
+  const Copy model;
+  model.change_config({{"eos_token_id", {766, ids[2], 0}}});
+  const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6,7", "--tokens", "8"};
+  const nlohmann::json stopped = report_of(arguments);
+  EXPECT_EQ(stopped["sequences"][0]["finish_reason"], "stop");
+  EXPECT_EQ(stopped["sequences"][0]["output_ids"], (std::vector<int>(ids.begin(), ids.begin() + 3)));
+  std::vector<std::string> ignoring = arguments;
+  ignoring.emplace_back("--ignore-eos");
+  const nlohmann::json went_on = report_of(ignoring);
+  EXPECT_EQ(went_on["sequences"][0]["finish_reason"], "length");
+  EXPECT_EQ(went_on["sequences"][0]["output_ids"], ids);
+}
+
+TEST(Step1Program, AnEndIsNotPartOfTheTextAndOneThatWasIgnoredIs) {
+  const StubbornModel model(65, {{"eos_token_id", {766, 65, 3}}});
+  const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6", "--tokens", "3"};
+  const nlohmann::json stopped = report_of(arguments);
+  EXPECT_EQ(stopped["sequences"][0]["output_ids"], (std::vector<int>{65}));
+  EXPECT_EQ(stopped["sequences"][0]["text"], "");
+  std::vector<std::string> ignoring = arguments;
+  ignoring.emplace_back("--ignore-eos");
+  const nlohmann::json went_on = report_of(ignoring);
+  EXPECT_EQ(went_on["sequences"][0]["output_ids"], (std::vector<int>{65, 65, 65}));
+  EXPECT_EQ(went_on["sequences"][0]["text"].get<std::string>().size(), 3U);
+}
+
+TEST(Step1Program, PromptAndOutputFillTheContextExactly) {
+  const Copy model;
+  model.change_config({{"max_position_embeddings", 32}});
+  const auto outputs = [&](int prompt, int tokens) {
+    const nlohmann::json report = report_of({"--model", model.path(), "--ids", counted_ids(prompt),
+                                             "--tokens", std::to_string(tokens), "--ignore-eos"});
+    EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
+    return report["sequences"][0]["output_ids"].size();
+  };
+  EXPECT_EQ(outputs(20, 11), 11U);
+  EXPECT_EQ(outputs(20, 12), 12U);
+  EXPECT_EQ(outputs(20, 13), 12U);
+  EXPECT_EQ(outputs(31, 0), 0U);
+  EXPECT_EQ(outputs(31, 1), 1U);
+  EXPECT_EQ(outputs(31, 2), 1U);
+  for (const int prompt : {32, 33}) {
+    for (const char* tokens : {"0", "1"}) {
+      expect_refusal({"--model", model.path(), "--ids", counted_ids(prompt), "--tokens", tokens}, 2,
+                     {std::to_string(prompt) + " tokens", "context is 32"});
+    }
+  }
+}
+
+TEST(Step1Program, AnEmptyPromptGeneratesWhereTheTokenizerBeginsIt) {
+  const std::string begins = std::string(SOURCE_DIR) + "/tests/reference/llama-mha";
+  const nlohmann::json report =
+      report_of({"--model", begins, "--prompt", "", "--tokens", "3", "--ignore-eos"});
+  EXPECT_EQ(report["sequences"][0]["prompt_ids"], (std::vector<int>{1}));
+  EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 3U);
+  expect_refusal({"--model", kTinyModel, "--prompt", ""}, 2, {"prompt 1 is empty"});
+  expect_refusal({"--model", kTinyModel, "--ids", ""}, 2, {"--ids"});
+  expect_refusal({"--model", kTinyModel, "--prompt", "Once", "--prompt", ""}, 2, {"prompt 2 is empty"});
+  const nlohmann::json spaces = report_of({"--model", kTinyModel, "--prompt", "   ", "--tokens", "1"});
+  EXPECT_FALSE(spaces["sequences"][0]["prompt_ids"].empty());
+}
+
+TEST(Step1Program, FilesThatCannotBeReadAreNamed) {
+  // A folder where a file should be cannot be read by anyone, a file without permission not by most.
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
+    const Copy model;
+    std::filesystem::remove(model / name);
+    std::filesystem::create_directory(model / name);
+    expect_refusal({"--model", model.path()}, 2, {(model / name).string()});
+    if (geteuid() == 0) continue;
+    const Copy locked;
+    std::filesystem::permissions(locked / name, std::filesystem::perms::none);
+    expect_refusal({"--model", locked.path()}, 2, {(locked / name).string()});
+  }
+}
+
+TEST(Step1Program, APartOfACheckpointIsRefusedNamingWhatIsMissing) {
+  expect_refusal({"--model", kTinyModel + "/config.json"}, 2, {"config.json is not a folder"});
+  expect_refusal({"--model", kTinyModel + "/model.safetensors"}, 2, {"is not a folder"});
+  expect_refusal({"--model", std::string(SOURCE_DIR) + "/tests"}, 2, {"config.json"});
+  const Copy without_weights;
+  std::filesystem::remove(without_weights / "model.safetensors");
+  expect_refusal({"--model", without_weights.path()}, 2, {"model.safetensors"});
+  const Copy without_tokenizer;
+  std::filesystem::remove(without_tokenizer / "tokenizer.json");
+  expect_refusal({"--model", without_tokenizer.path()}, 2, {"tokenizer.json"});
+}
+
+TEST(Step1Program, ABrokenTokenizerIsRefusedNamingTheFile) {
+  for (const char* content : {"", "{", "[]", "{}", R"({"model": {"type": "WordPiece", "vocab": {}}})"}) {
+    const Copy model;
+    write_file(model / "tokenizer.json", content);
+    expect_refusal({"--model", model.path()}, 2, {"tokenizer.json"});
+  }
+}
+
+TEST(Step1Program, WhatFloat16CannotHoldIsRefusedOrEndsTheRunWithARemedy) {
+  const TemporaryFolder folder;
+  test::TestCheckpoint checkpoint("LlamaForCausalLM", {{"vocab_size", 768}});
+  std::filesystem::copy(kTinyModel + "/tokenizer.json", folder.path());
+  auto& up = checkpoint.tensors.at("model.layers.1.mlp.up_proj.weight").values;
+  for (float& weight : up) weight *= 1e5F;
+  checkpoint.save(folder.path());
+  const std::vector<std::string> arguments{"--model", folder.path().string(), "--ids", counted_ids(9)};
+  const auto with = [&](const char* dtype) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--tokens", "2", "--dtype", dtype});
+    return all;
+  };
+  report_of(with("f32"));
+  report_of(with("bf16"));
+  expect_refusal(with("f16"), 1, {"not a finite number", "--dtype bf16 or f32"});
+  up[0] = 1e5F;
+  checkpoint.save(folder.path());
+  report_of(with("f32"));
+  report_of(with("bf16"));
+  expect_refusal(with("f16"), 2, {"model.layers.1.mlp.up_proj.weight", "f16"});
+}
+
+TEST(Step1Program, MoreThreadsThanProcessorsAreFine) {
+  const std::vector<std::string> arguments{"--model", kTinyModel, "--ids", "5,6,7", "--tokens", "3"};
+  std::vector<std::string> many = arguments;
+  many.insert(many.end(), {"--threads", "200"});
+  const nlohmann::json report = report_of(many);
+  EXPECT_EQ(report["threads"], 200);
+  EXPECT_EQ(report["sequences"][0]["output_ids"], report_of(arguments)["sequences"][0]["output_ids"]);
 }
 
 }  // namespace

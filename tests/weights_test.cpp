@@ -146,7 +146,7 @@ TEST_F(LoadWeights, LoadsAllReferenceCheckpoints) {
     }
     ++folders;
   }
-  EXPECT_EQ(folders, 6);
+  EXPECT_GE(folders, 6);
 }
 
 TEST_F(LoadWeights, KeepsStoredTypesForF32) {

@@ -2,7 +2,9 @@
 /// See compare.h.
 #include "common/cli/compare.h"
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "common/error.h"
 #include "fmt/format.h"

@@ -29,22 +29,23 @@ std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& progra
   return program.tokenizer->encode(std::get<std::string>(prompt));
 }
 
-void check_prompt(std::size_t number, const std::vector<std::int32_t>& ids, const ModelConfig& config) {
+/// @param name  "prompt 1"
+void check_prompt(const std::string& name, const std::vector<std::int32_t>& ids, const ModelConfig& config) {
   const auto length = static_cast<std::int64_t>(ids.size());
   if (length == 0) {
     throw InputError(fmt::format(
-        "prompt {} is empty: it has no token, and this model adds none of its own; give some text", number));
+        "{} is empty: it has no token, and this model adds none of its own; give some text", name));
   }
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= config.vocab_size) {
-      throw InputError(fmt::format("prompt {}: token id {} is outside the vocabulary, 0 to {}", number, id,
-                                   config.vocab_size - 1));
+      throw InputError(
+          fmt::format("{}: token id {} is outside the vocabulary, 0 to {}", name, id, config.vocab_size - 1));
     }
   }
   if (length >= config.max_position_embeddings) {
-    throw InputError(fmt::format(
-        "prompt {} has {} tokens and the model's context is {}; the prompt must leave room for one more",
-        number, length, config.max_position_embeddings));
+    throw InputError(
+        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
+                    length, config.max_position_embeddings));
   }
 }
 
@@ -56,7 +57,7 @@ void add_requests(Program& program) {
   if (prompts.empty()) prompts.emplace_back(made_up_ids(config.vocab_size));
   for (const Prompt& prompt : prompts) {
     Request request{prompt_ids(prompt, program), options.tokens, options.ignore_eos, options.sampling};
-    check_prompt(program.requests.size() + 1, request.prompt_ids, config);
+    check_prompt(fmt::format("prompt {}", program.requests.size() + 1), request.prompt_ids, config);
     request.forks = options.samples - 1;
     for (std::int64_t sample = 0; sample < options.samples; ++sample) {
       program.requests.push_back(request);
@@ -100,7 +101,10 @@ Program load_program(Step step, Options options) {
     program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
   }
   add_requests(program);
-  if (!given.system_prompt.empty()) program.pinned_prefix = program.tokenizer->encode(given.system_prompt);
+  if (!given.system_prompt.empty()) {
+    program.pinned_prefix = program.tokenizer->encode(given.system_prompt);
+    check_prompt("the system prompt", program.pinned_prefix, program.model->config());
+  }
   return program;
 }
 
@@ -122,14 +126,14 @@ std::int64_t longest_request(const Program& program) {
 }
 
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {
-  for (std::size_t n = 0; n < program.requests.size(); ++n) {
-    const auto length = static_cast<std::int64_t>(program.requests[n].prompt_ids.size());
-    if (length > manager.capacity()) {
-      throw InputError(
-          fmt::format("prompt {} has {} tokens and the cache holds at most {} of one sequence; {}", n + 1,
-                      length, manager.capacity(), remedy));
-    }
-  }
+  const auto check = [&](const std::string& name, const std::vector<std::int32_t>& ids) {
+    if (static_cast<std::int64_t>(ids.size()) <= manager.capacity()) return;
+    throw InputError(fmt::format("{} has {} tokens and the cache holds at most {} of one sequence; {}", name,
+                                 ids.size(), manager.capacity(), remedy));
+  };
+  check("the system prompt", program.pinned_prefix);
+  for (std::size_t n = 0; n < program.requests.size(); ++n)
+    check(fmt::format("prompt {}", n + 1), program.requests[n].prompt_ids);
 }
 
 Report run_and_print(Program& program, KvManager& manager, KvStore& store) {

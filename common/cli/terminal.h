@@ -2,6 +2,7 @@
 /// Drawing on a terminal: colours where they are seen, plain text where the output goes to a file.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 

@@ -51,29 +51,22 @@ void score_chunk(std::span<const Query> queries, std::span<const std::byte* cons
                  std::int64_t head_dim, float* scores) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
   const auto count = static_cast<std::int64_t>(keys.size());
-  const auto tile = [&]<int R, int O>(std::int64_t query, std::int64_t key) {
+  in_tiles<kTileRows>(0, static_cast<std::int64_t>(queries.size()), [&]<int R>(std::int64_t query) {
+    constexpr int O = R == 1 ? kSingleRowOutputs : std::min(8, kTileRows * kTileOutputs / R);
     const float* q_rows[R];
-    const std::byte* k_rows[O];
-    float dots[R][O];
     for (int r = 0; r < R; ++r) q_rows[r] = queries[static_cast<std::size_t>(query + r)].q;
-    // Past the last key the tile repeats it; those scores are not used.
-    for (int o = 0; o < O; ++o) k_rows[o] = keys[static_cast<std::size_t>(std::min(key + o, count - 1))];
-    dot_tile<dtype, R, O>(q_rows, k_rows, head_dim, dots);
-    for (int r = 0; r < R; ++r) {
-      for (int o = 0; o < O && key + o < count; ++o)
-        scores[(query + r) * kChunk + key + o] = dots[r][o] * scale;
+    for (std::int64_t key = 0; key < count; key += O) {
+      const std::byte* k_rows[O];
+      float dots[R][O];
+      // Past the last key the tile repeats it; those scores are not used.
+      for (int o = 0; o < O; ++o) k_rows[o] = keys[static_cast<std::size_t>(std::min(key + o, count - 1))];
+      dot_tile<dtype, R, O>(q_rows, k_rows, head_dim, dots);
+      for (int r = 0; r < R; ++r) {
+        for (int o = 0; o < O && key + o < count; ++o)
+          scores[(query + r) * kChunk + key + o] = dots[r][o] * scale;
+      }
     }
-  };
-  const auto query_count = static_cast<std::int64_t>(queries.size());
-  std::int64_t query = 0;
-  for (; query + kTileRows <= query_count; query += kTileRows) {
-    for (std::int64_t key = 0; key < count; key += kTileOutputs)
-      tile.template operator()<kTileRows, kTileOutputs>(query, key);
-  }
-  for (; query < query_count; ++query) {
-    for (std::int64_t key = 0; key < count; key += kSingleRowOutputs)
-      tile.template operator()<1, kSingleRowOutputs>(query, key);
-  }
+  });
 }
 
 /// Turns one row of scores into weights e^(score - largest) over the `visible` first, 0 after them up to
@@ -180,27 +173,23 @@ void attend(std::span<const Query> queries, const KvRows& rows, const SlotMap& s
       scratch.parts[static_cast<std::size_t>(query)] =
           softmax_chunk(&scratch.scores[static_cast<std::size_t>(query * kChunk)], seen(query));
     }
-    std::int64_t query = 0;
     const auto weights = [&](std::int64_t row) {
       return &scratch.scores[static_cast<std::size_t>(row * kChunk)];
     };
     const auto sums = [&](std::int64_t row) {
       return &scratch.chunk_sums[static_cast<std::size_t>(row * width)];
     };
-    for (; query + kTileRows <= query_count; query += kTileRows) {
+    in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
       // All rows of the tile see the keys that the first one sees; each goes on alone over the few that it
       // sees beyond.
       const std::int64_t common = seen(query);
-      add_values<dtype, kTileRows>(weights(query), {values, used}, 0, common, head_dim, sums(query));
-      for (int r = 1; r < kTileRows; ++r) {
+      add_values<dtype, R>(weights(query), {values, used}, 0, common, head_dim, sums(query));
+      for (int r = 1; r < R; ++r) {
         add_values<dtype, 1>(weights(query + r), {values, used}, common, seen(query + r), head_dim,
                              sums(query + r));
       }
-    }
-    for (; query < query_count; ++query) {
-      add_values<dtype, 1>(weights(query), {values, used}, 0, seen(query), head_dim, sums(query));
-    }
-    for (query = 0; query < query_count; ++query) {
+    });
+    for (std::int64_t query = 0; query < query_count; ++query) {
       if (seen(query) == 0) continue;
       merge(scratch.running[static_cast<std::size_t>(query)],
             &scratch.sums[static_cast<std::size_t>(query * width)],

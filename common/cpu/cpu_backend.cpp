@@ -23,10 +23,6 @@ std::int64_t padded_stride(std::int64_t cols) {
   return stride % 1024 == 0 ? stride + 16 : stride;
 }
 
-float round_to(float x, DType dtype) {
-  return dtype == DType::f32 ? x : kvcache::round_to(dtype, x);
-}
-
 /// Sum of squares of x [cols] in the order of vec16.h.
 float sum_of_squares(const float* x, std::int64_t cols) {
   Vec16 squares = Vec16::all(0.0F);

@@ -11,7 +11,7 @@ namespace kvcache {
 /// many rows of w one single row of x meets. They change speed only: each inner product is summed in the same
 /// order in every tile.
 #if defined(KVCACHE_AVX512)
-inline constexpr int kTileRows = 4, kTileOutputs = 4, kSingleRowOutputs = 16;  // 16 of 32 registers
+inline constexpr int kTileRows = 6, kTileOutputs = 4, kSingleRowOutputs = 16;  // 24 of 32 registers
 #else
 inline constexpr int kTileRows = 2, kTileOutputs = 3, kSingleRowOutputs = 6;  // 12 of 16 registers on AVX2
 #endif
@@ -40,13 +40,21 @@ void dot_tile(const float* const (&x)[R], const std::byte* const (&w)[O], std::i
       }
     }
   }
-  if constexpr (R * O == 16) {
-    sum_each(sums).store(&out[0][0]);
-  } else {
-    for (int r = 0; r < R; ++r) {
-      for (int o = 0; o < O; ++o) out[r][o] = sum(sums[r * O + o]);
-    }
+  float totals[(R * O + 15) / 16 * 16];
+  for (int first = 0; first < R * O; first += 16) {
+    Vec16 some[16];
+    for (int n = 0; n < 16; ++n) some[n] = first + n < R * O ? sums[first + n] : Vec16::all(0.0F);
+    sum_each(some).store(totals + first);
   }
+  std::memcpy(out, totals, sizeof out);
+}
+
+/// Covers [begin, end) with tiles of R rows, the rest with a smaller tile: calls `function.template
+/// operator()<R>(row)`.
+template <int R, typename Function>
+void in_tiles(std::int64_t begin, std::int64_t end, const Function& function) {
+  for (; begin + R <= end; begin += R) function.template operator()<R>(begin);
+  if constexpr (R > 1) in_tiles<R - 1>(begin, end, function);
 }
 
 /// Calls `function.template operator()<dtype>()` for the run-time `dtype`.

@@ -45,14 +45,12 @@ void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, 
   }
 }
 
-/// Rows [begin, end) times O outputs, in tiles of kTileRows and single rows for the rest.
+/// Rows [begin, end) times O outputs.
 template <DType dtype, int O>
 void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, const std::byte* w,
                         std::int64_t in, std::int64_t output, const MatmulOutput& to, DType store_as) {
-  std::int64_t row = begin;
-  for (; row + kTileRows <= end; row += kTileRows)
-    tile<dtype, kTileRows, O>(x, row, w, in, output, to, store_as);
-  for (; row < end; ++row) tile<dtype, 1, O>(x, row, w, in, output, to, store_as);
+  in_tiles<kTileRows>(
+      begin, end, [&]<int R>(std::int64_t row) { tile<dtype, R, O>(x, row, w, in, output, to, store_as); });
 }
 
 /// One row times the outputs [begin, end): decoding. Weights go from memory straight into the registers.
@@ -70,35 +68,52 @@ void single_row(const Rows& x, std::int64_t begin, std::int64_t end, const Matmu
   }
 }
 
+/// A few rows of weights as floats that begin on a cache line: loads that straddle two lines take twice as
+/// long.
+class WideWeights {
+ public:
+  /// Widens `numbers` numbers of type `dtype`.
+  template <DType dtype>
+  const std::byte* widen(const std::byte* from, std::int64_t numbers) {
+    if (static_cast<std::int64_t>(lines_.size()) * 16 < numbers)
+      lines_.resize(static_cast<std::size_t>(numbers + 15) / 16);
+    float* to = lines_.data()->numbers;
+    std::int64_t n = 0;
+    for (; n + 16 <= numbers; n += 16) Vec16::load<dtype>(from + n * size_of(dtype)).store(to + n);
+    for (; n < numbers; ++n) to[n] = read_number(dtype, from + n * size_of(dtype));
+    return reinterpret_cast<const std::byte*>(to);
+  }
+
+ private:
+  struct alignas(64) Line {
+    float numbers[16];
+  };
+  std::vector<Line> lines_;
+};
+
 /// All rows times the outputs [begin, end): prefill and batches.
 template <DType dtype>
 void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
   const Weight& weight = to.projection->weight;
-  const std::int64_t in = weight.cols;
+  const std::int64_t in = weight.cols, row_bytes = in * size_of(dtype);
   const std::int64_t block =
       std::max<std::int64_t>(kTileRows, kRowBlockBytes / (in * 4) / kTileRows * kTileRows);
-  thread_local std::vector<float> widened;  // [kTileOutputs, in]
-  widened.resize(static_cast<std::size_t>(kTileOutputs * in));
+  thread_local WideWeights wide;
   for (std::int64_t first = 0; first < x.count; first += block) {
     const std::int64_t last = std::min(x.count, first + block);
     std::int64_t output = begin;
     for (; output + kTileOutputs <= end; output += kTileOutputs) {
-      const std::byte* w = weight.data + output * in * size_of(dtype);
-      if (dtype == DType::f32 || last - first <= kTileRows) {
+      const std::byte* w = weight.data + output * row_bytes;
+      if (last - first <= kTileRows) {  // each weight is used once: widening it apart would not pay
         rows_times_outputs<dtype, kTileOutputs>(x, first, last, w, in, output, to, store_as);
-        continue;
+      } else {
+        w = wide.widen<dtype>(w, kTileOutputs * in);
+        rows_times_outputs<DType::f32, kTileOutputs>(x, first, last, w, in, output, to, store_as);
       }
-      const std::int64_t numbers = kTileOutputs * in;
-      std::int64_t k = 0;
-      for (; k + 16 <= numbers; k += 16) Vec16::load<dtype>(w + k * size_of(dtype)).store(widened.data() + k);
-      for (; k < numbers; ++k)
-        widened[static_cast<std::size_t>(k)] = read_number(dtype, w + k * size_of(dtype));
-      const auto* wide = reinterpret_cast<const std::byte*>(widened.data());
-      rows_times_outputs<DType::f32, kTileOutputs>(x, first, last, wide, in, output, to, store_as);
     }
     for (; output < end; ++output) {
-      const std::byte* w = weight.data + output * in * size_of(dtype);
-      rows_times_outputs<dtype, 1>(x, first, last, w, in, output, to, store_as);
+      rows_times_outputs<dtype, 1>(x, first, last, weight.data + output * row_bytes, in, output, to,
+                                   store_as);
     }
   }
 }

@@ -2,7 +2,8 @@
 
     python evaluate.py CHECKPOINT CORPUS
 
-Two measures: bits per byte of the held-out tales, and how many of ten greedy continuations run into a short loop.
+Two measures: bits per byte of the held-out tales, and how many greedy continuations run into a short loop, of ten
+prompts and of some 200 beginnings of passages from the held-out tales.
 """
 
 import argparse
@@ -29,6 +30,7 @@ PROMPTS = [
     "Far out at sea there was an island",
 ]
 NEW_TOKENS = 64
+PREFIX, PREFIX_EVERY = 32, 512  # tokens: a held-out passage begins so often, and so much of it is given
 LONGEST_UNIT, REPEATS = 8, 3  # a loop: so many tokens or fewer, three times one after the other
 LONG_WINDOW = 12  # ... or the same run of so many tokens twice anywhere
 
@@ -43,10 +45,15 @@ def loops(ids: list[int]) -> bool:
     return len(set(windows)) < len(windows)
 
 
+def held_out_prefixes(tales: list[list[int]]) -> list[list[int]]:
+    """Beginnings of passages, spread evenly over the tales; the first begins where its tale does."""
+    starts = [(tale, start) for tale in tales for start in range(0, len(tale) - PREFIX, PREFIX_EVERY)]
+    return [tale[start : start + PREFIX] for tale, start in starts]
+
+
 @torch.no_grad()
-def held_out_bits_per_byte(model, tokenizer, corpus: Path) -> float:
+def held_out_bits_per_byte(model, tokenizer, texts: list[str]) -> float:
     """Bits of all held-out tales, the end-of-tale tokens counted in, divided by their UTF-8 bytes."""
-    texts = [tale.text for tale in read_corpus(corpus) if tale.held_out]
     end = tokenizer.eos_token_id
     ids = [torch.tensor(tokenizer(text)["input_ids"] + [end]) for text in texts]
     nats = 0.0
@@ -61,6 +68,17 @@ def continuation(model, tokenizer, prompt: str, **sampling) -> list[int]:
     inputs.pop("token_type_ids", None)
     output = model.generate(**inputs, max_new_tokens=NEW_TOKENS, pad_token_id=tokenizer.eos_token_id, **sampling)
     return output[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def looping_prefixes(model, tokenizer, texts: list[str]) -> tuple[int, int]:
+    """How many of the held-out prefixes lead to a short loop, and how many there are."""
+    end = tokenizer.eos_token_id
+    ids = torch.tensor(held_out_prefixes(tokenizer(texts)["input_ids"]), device=model.device)
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, pad_token_id=end, do_sample=False
+    )
+    written = [row[: row.index(end)] if end in row else row for row in output[:, PREFIX:].tolist()]
+    return sum(map(loops, written)), len(written)
 
 
 def main() -> None:
@@ -93,7 +111,9 @@ def main() -> None:
             text = tokenizer.decode(ids).replace("\n", "\n> ")
             print(f"{name}{remark}:\n\n> **{prompt}**{text}\n")
     print(f"short loops in greedy text: {looping} of {len(PROMPTS)}")
-    print(f"held out: {held_out_bits_per_byte(model, tokenizer, arguments.corpus):.4f} bits per byte")
+    texts = [tale.text for tale in read_corpus(arguments.corpus) if tale.held_out]
+    print("and after held-out prefixes: {} of {}".format(*looping_prefixes(model, tokenizer, texts)))
+    print(f"held out: {held_out_bits_per_byte(model, tokenizer, texts):.4f} bits per byte")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python train.py CORPUS OUT
 
-CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says what it expects and README.md lists the
-books. OUT becomes a plain Hugging Face checkpoint (config.json, generation_config.json, model.safetensors in bfloat16,
-tokenizer.json, tokenizer_config.json). It always holds the best model so far by held-out loss, so the run may be cut off
-at any time. evaluate.py measures the result.
+unlearn_loops.py then finishes the model. CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says
+what it expects and README.md lists the books. OUT becomes a plain Hugging Face checkpoint (config.json,
+generation_config.json, model.safetensors in bfloat16, tokenizer.json, tokenizer_config.json). It always holds the best
+model so far by held-out loss, so the run may be cut off at any time. evaluate.py measures the result.
 
 The weights are kept in float32 and multiplied in bfloat16. Each matrix kind is one parameter [layers, out, in], so that
 the optimiser treats all layers in one batch: a small model is bound by kernel launches, not by arithmetic.
@@ -13,12 +13,12 @@ the optimiser treats all layers in one batch: a small model is bound by kernel l
 
 import argparse
 import itertools
+import json
 import math
 import random
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -34,7 +34,6 @@ SPLIT = (  # how Qwen2 cuts a text into pieces before byte-pair merges
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CONTEXT = 1024  # tokens
-WANTED, UNSCORED, UNWANTED = 0, 1, 2  # what a token of a training window is to the loss
 INNER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
@@ -60,8 +59,31 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFas
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TALE, model_max_length=CONTEXT)
 
 
+class Cache:
+    """The keys and values of the tokens read so far, [layers, batch, heads, tokens, head_dim], for greedy text.
+
+    The position is a tensor, so that a step is the same sequence of kernels for every token.
+    """
+
+    def __init__(self, config: Qwen3Config, batch: int, tokens: int, device: torch.device):
+        shape = (config.num_hidden_layers, batch, config.num_attention_heads, tokens, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=torch.bfloat16, device=device)
+        self.values = torch.zeros_like(self.keys)
+        self.position = torch.zeros(1, dtype=torch.long, device=device)  # of the token to be read next
+        self.slots = torch.arange(tokens, device=device)
+
+    def visible(self) -> Tensor:
+        """[1, tokens], true up to the position."""
+        return (self.slots <= self.position)[None]
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.keys[layer].index_copy_(2, self.position, keys)
+        self.values[layer].index_copy_(2, self.position, values)
+        return self.keys[layer], self.values[layer]
+
+
 class TaleModel(nn.Module):
-    """The forward pass of Qwen3 with dropout, and no cache: it only trains."""
+    """The forward pass of Qwen3 with dropout."""
 
     def __init__(self, config: Qwen3Config, dropout: float):
         super().__init__()
@@ -92,44 +114,56 @@ class TaleModel(nn.Module):
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x.float(), x.shape[-1:], weight, self.config.rms_norm_eps)
 
-    def heads(self, x: Tensor, weight: Tensor) -> Tensor:
+    def heads(self, x: Tensor, weight: Tensor, positions: slice | Tensor) -> Tensor:
         """[batch, tokens, heads * head_dim] to [batch, heads, tokens, head_dim], normalised and rotated."""
         x = self.norm(x.unflatten(-1, (-1, self.config.head_dim)), weight).transpose(1, 2)
         first, second = x.chunk(2, dim=-1)
-        tokens = x.shape[-2]
-        return (x * self.cosine[:tokens] + torch.cat((-second, first), dim=-1) * self.sine[:tokens]).bfloat16()
+        return (x * self.cosine[positions] + torch.cat((-second, first), dim=-1) * self.sine[positions]).bfloat16()
 
     def drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids [batch, tokens] to the hidden state before the output matrix, [batch, tokens, hidden]."""
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """ids [batch, tokens] to the hidden state before the output matrix, [batch, tokens, hidden].
+
+        With a cache, ids [batch, 1] are the tokens at its position, and those before are read from it.
+        """
+        positions = slice(ids.shape[1]) if cache is None else cache.position
+        visible = None if cache is None else cache.visible()
         groups = self.config.num_attention_heads // self.config.num_key_value_heads
         x = self.drop(F.embedding(ids, self.embedding))
         per_layer = [getattr(self, name).bfloat16().unbind() for name in INNER_MATRICES]
         norms = [weight.unbind() for weight in (self.attention_norm, self.q_norm, self.k_norm, self.ffn_norm)]
-        for (q, k, v, o, gate, up, down), (attention_norm, q_norm, k_norm, ffn_norm) in zip(
-            zip(*per_layer), zip(*norms)
+        for layer, ((q, k, v, o, gate, up, down), (attention_norm, q_norm, k_norm, ffn_norm)) in enumerate(
+            zip(zip(*per_layer), zip(*norms))
         ):
             y = self.norm(x, attention_norm).bfloat16()
-            queries, keys = self.heads(F.linear(y, q), q_norm), self.heads(F.linear(y, k), k_norm)
+            queries = self.heads(F.linear(y, q), q_norm, positions)
+            keys = self.heads(F.linear(y, k), k_norm, positions)
             values = F.linear(y, v).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
             keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+            if cache is not None:
+                keys, values = cache.append(layer, keys, values)
+            attended = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=visible, is_causal=cache is None
+            )
             x = x + self.drop(F.linear(attended.transpose(1, 2).flatten(2), o))
             y = self.norm(x, ffn_norm).bfloat16()
             x = x + self.drop(F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down))
         return self.norm(x, self.final_norm)
 
+    def logits(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        return F.linear(self(ids, cache).bfloat16(), self.embedding.bfloat16()).float()
+
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of each target in nats, [batch, tokens]; 0 where the target is -100."""
-        logits = F.linear(self(ids).bfloat16(), self.embedding.bfloat16()).float()
+        logits = self.logits(ids)
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
         return losses.view_as(targets)
 
 
-def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Writes the weights under Hugging Face's names, rounded to bfloat16."""
+def named_weights(model: TaleModel) -> dict[str, Tensor]:
+    """Views of the weights under Hugging Face's names."""
     weights = {"model.embed_tokens.weight": model.embedding, "model.norm.weight": model.final_norm}
     names = {name: f"self_attn.{name}_proj" for name in "qkvo"}
     names |= {name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}
@@ -138,14 +172,37 @@ def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: P
     for ours, theirs in names.items():
         for layer, weight in enumerate(getattr(model, ours)):
             weights[f"model.layers.{layer}.{theirs}.weight"] = weight
+    return weights
+
+
+def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Writes the weights, rounded to bfloat16."""
     checkpoint = Qwen3ForCausalLM(model.config).to(torch.bfloat16)
-    missing = checkpoint.load_state_dict(weights, strict=False)
+    missing = checkpoint.load_state_dict(named_weights(model), strict=False)
     assert missing.missing_keys in ([], ["lm_head.weight"]) and not missing.unexpected_keys, missing
     checkpoint.generation_config = GenerationConfig(
         bos_token_id=model.config.bos_token_id, eos_token_id=model.config.eos_token_id
     )
     checkpoint.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    config = json.loads((out / "config.json").read_text())
+    config["rope_theta"] = model.config.rope_parameters["rope_theta"]  # where transformers 4 looks for it
+    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token=END_OF_TALE, model_max_length=CONTEXT
+    )
+
+
+@torch.no_grad()
+def load_checkpoint(folder: Path, dropout: float) -> TaleModel:
+    checkpoint = Qwen3ForCausalLM.from_pretrained(folder)
+    model, stored = TaleModel(checkpoint.config, dropout), checkpoint.state_dict()
+    for name, weight in named_weights(model).items():
+        weight.copy_(stored[name])
+    return model
 
 
 class Muon:
@@ -201,58 +258,54 @@ class Adam:
             parameter.sub_(direction * rate)
 
 
+class Optimizer:
+    """Muon for the matrices of the layers, AdamW for the rest."""
+
+    def __init__(self, model: TaleModel, arguments: argparse.Namespace):
+        self.parameters = list(model.parameters())
+        inner = [getattr(model, name) for name in INNER_MATRICES]
+        self.others = [parameter for parameter in self.parameters if all(parameter is not matrix for matrix in inner)]
+        self.muon = Muon(inner, arguments.muon_rate, arguments.muon_decay)
+        self.adam = Adam(self.others, arguments.adam_rate, arguments.adam_decay)
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self, scale: Tensor, count: Tensor) -> None:
+        nn.utils.clip_grad_norm_(self.others, 1.0)
+        self.muon.step(scale)
+        self.adam.step(scale, count)
+        for parameter in self.parameters:
+            parameter.grad.zero_()
+
+
 class Windows:
     """Endless training windows over the tales, which are shuffled anew for every epoch and laid end to end.
 
     Most rows of a batch are cut without regard to where a tale begins. A few rows begin at the first word of a tale, as a
-    prompt does. A few rows stutter: now and then the last words come again and again before the text goes on. There the
-    model is taught to leave a loop instead of keeping it up.
+    prompt does.
     """
 
-    def __init__(self, tales: list[Tensor], arguments: argparse.Namespace):
-        self.tales, self.length, self.batch = tales, arguments.window, arguments.batch
-        self.at_start, self.stutters = arguments.at_start, arguments.stutters
-        self.random = random.Random(arguments.seed)
+    def __init__(self, tales: list[Tensor], length: int, batch: int, at_start: int, seed: int):
+        self.tales, self.length, self.batch, self.at_start = tales, length, batch, at_start
+        self.random = random.Random(seed)
         self.positions: list[int] = []  # of this epoch's windows, not yet used
 
     def begin_epoch(self) -> None:
         order = self.random.sample(self.tales, len(self.tales))
         self.stream = torch.cat(order)
-        last = len(self.stream) - self.length - 1
+        last = len(self.stream) - self.length
         starts = itertools.accumulate((len(tale) for tale in order[:-1]), initial=0)
         self.starts = [start for start in starts if start <= last]
         self.positions = list(range(self.random.randrange(self.length), last + 1, self.length))
         self.random.shuffle(self.positions)
 
-    def stutter(self, position: int) -> tuple[np.ndarray, np.ndarray]:
-        """Stream positions of a window with repetitions, and the role of each."""
-        index, roles, total = [], [], 0
-        while total <= self.length:
-            run = self.random.randint(16, 192)
-            unit = min(run, round(2 ** self.random.uniform(0, 6)))  # tokens that come again: 1 to 64, short ones often
-            copies = self.random.randint(2, 6) if unit <= 8 else self.random.randint(1, 2)
-            index.append(np.arange(position, position + run))
-            position += run
-            index.append(np.tile(np.arange(position - unit, position), copies))
-            tolerated = min(unit, 8)
-            roles.append(np.repeat([WANTED, UNSCORED, UNWANTED], [run, tolerated, unit * copies - tolerated]))
-            total += run + unit * copies
-        return np.concatenate(index)[: self.length + 1], np.concatenate(roles)[: self.length + 1]
-
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Token ids and their roles, both [batch, window + 1]."""
+    def next(self) -> Tensor:
+        """Token ids [batch, length]."""
         if len(self.positions) < self.batch - self.at_start:
             self.begin_epoch()
-        rows = []
-        for row in range(self.batch):
-            position = self.random.choice(self.starts) if row < self.at_start else self.positions.pop()
-            if row < self.batch - self.stutters:
-                index = np.arange(position, position + self.length + 1)
-                rows.append((index, np.full_like(index, WANTED)))
-            else:
-                rows.append(self.stutter(position))
-        index, roles = (torch.from_numpy(np.stack(part)).to(self.stream.device) for part in zip(*rows))
-        return self.stream[index], roles
+        starts = self.random.choices(self.starts, k=self.at_start)
+        positions = starts + [self.positions.pop() for _ in range(self.batch - self.at_start)]
+        return torch.stack([self.stream[position : position + self.length] for position in positions])
 
 
 def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor, Tensor]:
@@ -283,15 +336,6 @@ def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor
     return torch.stack(ids).view(-1, rows, length), torch.stack(targets).view(-1, rows, length)
 
 
-def training_losses(losses: Tensor, roles: Tensor) -> Tensor:
-    """-log p for a wanted token, -log (1 - p) for an unwanted one.
-
-    The second is the unlikelihood loss of Welleck et al., "Neural text generation with unlikelihood training" (2019).
-    """
-    unlikelihood = -(1 - torch.exp(-losses)).clamp(min=1e-6).log()
-    return torch.where(roles == WANTED, losses, torch.where(roles == UNWANTED, unlikelihood, 0.0))
-
-
 @torch.no_grad()
 def bits_per_byte(model: TaleModel, windows: tuple[Tensor, Tensor], size: int) -> float:
     model.eval()
@@ -307,6 +351,12 @@ def learning_rate_scale(step: int, steps: int, warm_up: int) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (step - warm_up) / (steps - warm_up))
 
 
+def encode(tokenizer: PreTrainedTokenizerFast, tales: list[Tale], device: str) -> list[Tensor]:
+    """The ids of each tale, its end token included."""
+    ids = tokenizer([tale.text for tale in tales])["input_ids"]
+    return [torch.tensor(tale + [tokenizer.eos_token_id], device=device) for tale in ids]
+
+
 def train(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     torch.manual_seed(arguments.seed)
@@ -314,13 +364,9 @@ def train(arguments: argparse.Namespace) -> None:
     tales = read_corpus(arguments.corpus)
     tokenizer = train_tokenizer([tale.text for tale in tales if not tale.held_out], arguments.vocab_size)
     end = tokenizer.eos_token_id
-
-    def encode(chosen: list[Tale]) -> list[Tensor]:
-        ids = tokenizer([tale.text for tale in chosen])["input_ids"]
-        return [torch.tensor(tale + [end], device=device) for tale in ids]
-
     held_out = [tale for tale in tales if tale.held_out]
-    training_ids = encode([tale for tale in tales if not tale.held_out])
+    held_out_ids = encode(tokenizer, held_out, device)
+    training_ids = encode(tokenizer, [tale for tale in tales if not tale.held_out], device)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=256,
@@ -338,31 +384,18 @@ def train(arguments: argparse.Namespace) -> None:
         dtype="bfloat16",
     )
     model = TaleModel(config, arguments.dropout).to(device)
-    windows = Windows(training_ids, arguments)
-    test_windows = [part.to(device) for part in held_out_windows(encode(held_out), end, config.max_position_embeddings)]
+    windows = Windows(training_ids, arguments.window + 1, arguments.batch, arguments.at_start, arguments.seed)
+    test_windows = [part.to(device) for part in held_out_windows(held_out_ids, end, config.max_position_embeddings)]
     held_out_size = sum(len(tale.text.encode()) for tale in held_out)
-    inner = [getattr(model, name) for name in INNER_MATRICES]
-    others = [parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in inner)]
-    muon = Muon(inner, arguments.muon_rate, arguments.muon_decay)
-    adam = Adam(others, arguments.adam_rate, arguments.adam_decay)
-
-    def forward_backward(ids: Tensor, roles: Tensor) -> Tensor:
-        loss = training_losses(model.token_losses(ids[:, :-1], ids[:, 1:]), roles[:, 1:]).mean()
-        loss.backward()
-        return loss.detach()
-
-    def update(scale: Tensor, count: Tensor) -> None:
-        torch.nn.utils.clip_grad_norm_(others, 1.0)
-        muon.step(scale)
-        adam.step(scale, count)
-        for parameter in model.parameters():
-            parameter.grad.zero_()
-
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    optimizer = Optimizer(model, arguments)
     if device == "cuda":
         model.token_losses = torch.compile(model.token_losses)
-        update = torch.compile(update)
+        optimizer.step = torch.compile(optimizer.step)
+
+    def forward_backward(ids: Tensor) -> Tensor:
+        loss = model.token_losses(ids[:, :-1], ids[:, 1:]).mean()
+        loss.backward()
+        return loss.detach()
 
     tokens = sum(map(len, training_ids))
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -371,8 +404,8 @@ def train(arguments: argparse.Namespace) -> None:
     best, best_step, losses = math.inf, 0, []
     for step in range(arguments.steps):
         scale = learning_rate_scale(step, arguments.steps, arguments.warm_up)
-        losses.append(forward_backward(*windows.next()))
-        update(torch.tensor(scale, device=device), torch.tensor(step + 1.0, device=device))
+        losses.append(forward_backward(windows.next()))
+        optimizer.step(torch.tensor(scale, device=device), torch.tensor(step + 1.0, device=device))
         spent = time.monotonic() - began
         last = step + 1 == arguments.steps or spent > 60 * arguments.minutes
         if last or (step + 1) % arguments.evaluate_every == 0:
@@ -391,22 +424,25 @@ def train(arguments: argparse.Namespace) -> None:
     print(f"best: {best:.4f} bits per byte after {best_step} steps, {time.monotonic() - began:.0f} s in all")
 
 
+def add_optimizer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument("--muon-rate", type=float, default=0.02, help="learning rate of the matrices")
+    parser.add_argument("--muon-decay", type=float, default=1.0, help="weight decay of the matrices")
+    parser.add_argument("--adam-rate", type=float, default=0.003, help="learning rate of the embedding and the norms")
+    parser.add_argument("--adam-decay", type=float, default=0.1, help="weight decay of the embedding")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder of plain-text books")
     parser.add_argument("out", type=Path, help="folder for the checkpoint")
     parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch", type=int, default=32, help="windows per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
     parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
-    parser.add_argument("--stutters", type=int, default=8, help="windows per step with repetitions to be left")
-    parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--warm-up", type=int, default=200, help="steps")
-    parser.add_argument("--muon-rate", type=float, default=0.02, help="learning rate of the matrices")
-    parser.add_argument("--muon-decay", type=float, default=1.0, help="weight decay of the matrices")
-    parser.add_argument("--adam-rate", type=float, default=0.003, help="learning rate of the embedding and the norms")
-    parser.add_argument("--adam-decay", type=float, default=0.1, help="weight decay of the embedding")
+    add_optimizer_arguments(parser)
     parser.add_argument("--evaluate-every", type=int, default=250, help="steps")
     parser.add_argument("--patience", type=int, default=2000, help="stop after so many steps with no gain")
     parser.add_argument("--minutes", type=float, default=60, help="stop after so many minutes")

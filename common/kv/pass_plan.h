@@ -52,6 +52,14 @@ struct PassPlan {
     logits_rows.push_back(row_begin.back() - 1);
   }
 
+  /// Gives the rows of the sequence added last their slots: block_id * block_size + offset, in 64 bits.
+  void add_slots(const std::vector<std::int32_t>& blocks, std::int64_t block_size) {
+    for (std::size_t row = slots.size(); row < positions.size(); ++row) {
+      const std::int64_t block = blocks[static_cast<std::size_t>(positions[row] / block_size)];
+      slots.push_back(block * block_size + positions[row] % block_size);
+    }
+  }
+
   /// Gives every sequence its row of the block table; `tables` [sequences] in the order of `add`.
   void set_block_table(std::span<const std::vector<std::int32_t>* const> tables) {
     for (const std::vector<std::int32_t>* table : tables) {

@@ -431,7 +431,7 @@ std::vector<Shape> shapes() {
   return {
       // name, architecture, layers, hidden, heads, KV heads, head_dim, intermediate, vocab, epsilon, tied,
       // RoPE
-      {"fairytale", qwen3, 8, 256, 8, 4, 32, 768, 4096, 1e-6F, tied, plain_rope(10000)},
+      {"fairytale", qwen3, 8, 256, 8, 4, 32, 768, 4096, 1e-6F, tied, plain_rope(65536)},
       {"qwen3-0.6b", qwen3, 28, 1024, 16, 8, 128, 3072, 151936, 1e-6F, tied, plain_rope(1e6)},
       {"qwen3-1.7b", qwen3, 28, 2048, 16, 8, 128, 6144, 151936, 1e-6F, tied, plain_rope(1e6)},
       {"qwen3-4b", qwen3, 36, 2560, 32, 8, 128, 9728, 151936, 1e-6F, tied, plain_rope(1e6)},

@@ -7,28 +7,42 @@
 
 namespace kvcache {
 
+namespace {
+
+// Frequencies are computed in float32, step by step: the models were trained with these roundings.
+
+/// Waves that turn less than low_freq_factor times in the old context are stretched by `factor`, those that
+/// turn more than high_freq_factor times are kept, and those between are blended.
+float llama3_frequency(float frequency, const RopeConfig& rope) {
+  const auto factor = static_cast<float>(rope.factor);
+  const auto low = static_cast<float>(rope.low_freq_factor), high = static_cast<float>(rope.high_freq_factor);
+  const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
+  const float turns = static_cast<float>(rope.original_max_position_embeddings) / wavelength;
+  if (turns < low) return frequency / factor;
+  if (turns > high) return frequency;
+  const float kept = (turns - low) / (high - low);
+  return (1 - kept) * frequency / factor + kept * frequency;
+}
+
+}  // namespace
+
 std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   std::vector<float> frequencies(static_cast<std::size_t>(config.head_dim / 2));
   for (std::size_t d = 0; d < frequencies.size(); ++d) {
-    // In float32, step by step: the models were trained with these roundings.
     const float exponent = static_cast<float>(2 * d) / static_cast<float>(config.head_dim);
-    float frequency = 1.0F / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
-    if (rope.type == RopeConfig::Type::linear) frequency /= static_cast<float>(rope.factor);
-    if (rope.type == RopeConfig::Type::llama3) {
-      // Wavelengths longer than the old context are stretched by `factor`, short ones kept, those between
-      // blended.
-      const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
-      const double cycles = rope.original_max_position_embeddings / wavelength;
-      if (cycles < rope.low_freq_factor) {
-        frequency /= static_cast<float>(rope.factor);
-      } else if (cycles <= rope.high_freq_factor) {
-        const double kept = (cycles - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-        frequency = static_cast<float>((1 - kept) * static_cast<double>(frequency) / rope.factor +
-                                       kept * static_cast<double>(frequency));
-      }
+    const float frequency = 1.0F / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+    switch (rope.type) {
+      case RopeConfig::Type::default_:
+        frequencies[d] = frequency;
+        break;
+      case RopeConfig::Type::linear:
+        frequencies[d] = frequency / static_cast<float>(rope.factor);
+        break;
+      case RopeConfig::Type::llama3:
+        frequencies[d] = llama3_frequency(frequency, rope);
+        break;
     }
-    frequencies[d] = frequency;
   }
   return frequencies;
 }

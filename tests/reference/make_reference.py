@@ -116,9 +116,11 @@ def prompts_with_ids(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> li
 
 
 @torch.no_grad()
-def case(model: torch.nn.Module, text: str | None, prompt_ids: list[int]) -> dict:
+def case(
+    model: torch.nn.Module, text: str | None, prompt_ids: list[int], greedy_tokens: int = GREEDY_TOKENS
+) -> dict:
     ids, greedy, margins, cache = torch.tensor([prompt_ids]), [], [], None
-    for _ in range(GREEDY_TOKENS):
+    for _ in range(greedy_tokens):
         output = model(ids, past_key_values=cache, use_cache=True)
         cache, logits = output.past_key_values, output.logits[0, -1]
         if not greedy:
