@@ -4,6 +4,7 @@
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -107,7 +108,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   for (std::size_t n = 0; n < work.size(); ++n) {
     Sequence& sequence = sequences_.at(work[n].sequence);
     if (pending_.changes[n].is_new) take_hits(sequence, hits[n], plan);
-    const std::int64_t first = pending_.changes[n].is_new ? hits[n].tokens : sequence.length;
+    const std::int64_t stored = pending_.changes[n].is_new ? hits[n].tokens : sequence.length;
+    const std::int64_t first = std::min(stored, std::ssize(work[n].token_ids) - 1);  // one row at least
     sequence.token_ids.insert(
         sequence.token_ids.end(),
         work[n].token_ids.begin() + static_cast<std::ptrdiff_t>(sequence.token_ids.size()),
@@ -130,20 +132,20 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
 std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<const Hits> hits) const {
   std::int64_t blocks = 0;
   std::unordered_set<std::int32_t> revived;                // hits without a reference are in the queue too
-  std::unordered_map<std::int32_t, std::int32_t> writers;  // to each partly filled block
+  std::unordered_map<std::int32_t, std::int32_t> writers;  // to each block that is held already
   for (std::size_t n = 0; n < work.size(); ++n) {
     const auto known = sequences_.find(work[n].sequence);
     const bool is_new = known == sequences_.end();
     const std::vector<std::int32_t>& held = is_new ? hits[n].blocks : known->second.blocks;
-    blocks += shape_.blocks_for(static_cast<std::int64_t>(work[n].token_ids.size())) -
-              static_cast<std::int64_t>(held.size());
+    blocks += shape_.blocks_for(std::ssize(work[n].token_ids)) - std::ssize(held);
     if (is_new) {
       for (const std::int32_t block : held) {
         if (reference_count(block) == 0) revived.insert(block);
       }
       if (hits[n].tokens % shape_.block_size != 0)
         ++blocks;  // the tail of the pinned prefix, which keeps its own
-    } else if (known->second.length % shape_.block_size != 0) {
+    } else if (std::min(known->second.length, std::ssize(work[n].token_ids) - 1) / shape_.block_size <
+               std::ssize(held)) {
       ++writers[held.back()];
     }
   }
@@ -201,7 +203,7 @@ void PrefixCachingManager::swap_out_evicted(PassPlan& plan) {
 /// Copy-on-write: if position `first` lies in a block that others refer to, the sequence gets a copy of its
 /// own.
 void PrefixCachingManager::make_tail_writable(Sequence& sequence, std::int64_t first, PassPlan& plan) {
-  if (first % shape_.block_size == 0) return;  // it opens a block
+  if (first / shape_.block_size >= std::ssize(sequence.blocks)) return;  // it opens a block
   std::int32_t& tail = sequence.blocks.back();
   if (reference_count(tail) == 1) return;
   const std::int32_t copy = allocate();
@@ -239,6 +241,7 @@ void PrefixCachingManager::settle_moves(const PassPlan& plan) {
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
+    if (index_.contains(block)) continue;  // its last token was computed once more
     const BlockContent* parent =
         n == 0 ? nullptr : &index_.content(sequence.blocks[static_cast<std::size_t>(n - 1)]);
     const std::span<const std::int32_t> tokens = tokens_of_block(sequence.token_ids, n);

@@ -139,6 +139,28 @@ TEST(CopyOnWrite, WritersOfOnePassAreAllButOneCountedAndCopied) {
   }
 }
 
+TEST(CopyOnWrite, WithNothingNewTheLastTokenIsComputedOnceMoreInABlockOfItsOwn) {
+  for (const std::int64_t block_size : {1, 3, 4}) {
+    for (const std::int32_t length : {4, 5, 8, 12}) {
+      SCOPED_TRACE(fmt::format("{} tokens in blocks of {}", length, block_size));
+      CacheInPlay cache(40, block_size);
+      const Tokens tokens = unlike_ids(1, length);
+      cache.store(0, tokens);
+      const PassPlan alone = cache.store(0, tokens);  // nobody shares: in place
+      EXPECT_EQ(alone.positions, std::vector<std::int32_t>{length - 1});
+      EXPECT_TRUE(alone.copies.empty());
+      cache.fork(0, 1);
+      const PassPlan shared = cache.store(1, tokens);
+      EXPECT_EQ(shared.positions, std::vector<std::int32_t>{length - 1});
+      EXPECT_EQ(shared.copies.size(), 1U);
+      cache.check();
+      cache.free(0);
+      cache.free(1);
+      cache.check();
+    }
+  }
+}
+
 TEST(CopyOnWrite, AForkNeedsAnIdThatNoSequenceHas) {
   CacheInPlay cache(8, 4);
   cache.store(0, unlike_ids(1, 6));
