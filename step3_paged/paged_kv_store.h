@@ -15,8 +15,9 @@
 namespace kvcache {
 
 /// A pool of blocks, layer-major: K and V are each [layers, blocks, block_size, kv_heads, head_dim]. Within a
-/// layer, slot s is row s. (Block-major, [blocks, layers, ...], keeps what one block holds in one piece,
-/// which suits moving blocks between memories; layer-major keeps what one kernel reads in one piece.)
+/// layer, slot s is row s. Block-major, [blocks, layers, ...], was measured beside it (bench_pool_layout.cpp,
+/// docs/results): moving a block is faster there and attention slower, and a block is read in every pass and
+/// moved seldom.
 class PagedKvStore : public KvStore {
  public:
   /// How K and V reach attention, and what fresh blocks are filled with.
