@@ -123,8 +123,9 @@ class WalkThrough {
   std::string shown(std::int32_t id) const {
     if (!program_.tokenizer) return fmt::format("{}", id);
     std::string text;
-    for (const char byte : program_.tokenizer->decode({&id, 1}))
-      text += byte == '\n' ? std::string("\\n") : std::string(1, byte);
+    for (const char byte : program_.tokenizer->decode({&id, 1})) {
+      text += byte == '\n' ? "\\n" : byte == '\t' ? "\\t" : std::string(1, byte);
+    }
     return "'" + text + "'";
   }
 

@@ -5,10 +5,10 @@
 
 #include <vector>
 
-#include "common/cli/options.h"
 #include "common/cpu/attention.h"
 #include "common/cpu/reserved_memory.h"
 #include "common/kv/kv_store.h"
+#include "common/kv/store_settings.h"
 #include "common/model/config.h"
 #include "step3_paged/kv_cache_manager.h"
 

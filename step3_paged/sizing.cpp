@@ -16,8 +16,8 @@ std::int64_t machine_memory() {
   return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 }
 
-/// Blocks for all requests at once, and for a pinned prefix. The last id of a sequence is never fed back, so
-/// it needs no slot.
+/// Blocks for all requests at once, with the watermark that admission leaves free beside others, and for a
+/// pinned prefix. The last id of a sequence is never fed back, so it needs no slot.
 std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
   std::int64_t blocks = shape.blocks_for(static_cast<std::int64_t>(program.pinned_prefix.size()));
   for (const Request& request : program.requests) {
@@ -25,7 +25,10 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
         static_cast<std::int64_t>(request.prompt_ids.size()) + std::max<std::int64_t>(request.max_tokens, 1);
     blocks += shape.blocks_for(std::min(length, program.model->config().max_position_embeddings) - 1);
   }
-  return blocks;
+  if (program.requests.size() == 1) return blocks;
+  std::int64_t total = blocks;
+  while (total - total / 100 < blocks) ++total;
+  return total;
 }
 
 }  // namespace

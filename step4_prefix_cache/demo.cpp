@@ -82,7 +82,7 @@ class Sharing {
       cell(slot / kBlockSize)[static_cast<std::size_t>(slot % kBlockSize)] = letter_of(sequence);
     manager_.commit(plan);
     tokens_[sequence] = ids;
-    fmt::print("{}: {} tokens, {} of them found, {} computed", letter_of(sequence), ids.size(),
+    fmt::print("{}: {} tokens, {} of them there already, {} computed", letter_of(sequence), ids.size(),
                static_cast<std::int64_t>(ids.size()) - plan.tokens(), plan.tokens());
     const std::int64_t evicted = manager_.counters().evictions - evictions;
     if (evicted > 0) fmt::print("; {} evicted", evicted);
@@ -137,7 +137,7 @@ class Sharing {
 
 }  // namespace
 
-void print_sharing(const Program&, const Report& report) {
+void print_sharing(const Report& report) {
   std::vector<std::int32_t> system_prompt = report.sequences.front().prompt_ids;
   while (system_prompt.size() < 2 * kBlockSize)
     system_prompt.push_back(static_cast<std::int32_t>(system_prompt.size()));

@@ -9,6 +9,6 @@ namespace kvcache {
 
 /// Plays one system prompt and several questions through a PrefixCachingManager with blocks of four tokens
 /// and draws each moment.
-void print_sharing(const Program& program, const Report& report);
+void print_sharing(const Report& report);
 
 }  // namespace kvcache

@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     TieredKvStore store(program.model->config(), shape, options->host_blocks, program.dtype,
                         {options->attention, options->debug_fill}, *program.pool);
     const Report report = run_and_print(program, manager, store);
-    if (options->demo) print_sharing(program, report);
+    if (options->demo) print_sharing(report);
     return 0;
   });
 }

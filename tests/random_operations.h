@@ -154,7 +154,7 @@ class RandomOperations {
 
   /// The plan computes exactly what is not stored, but at least the last token, and asks for its logits.
   void check_plan(const PassPlan& plan, const std::vector<Work>& work) {
-    ASSERT_EQ(plan.sequence_count(), static_cast<std::int64_t>(work.size()));
+    ASSERT_EQ(plan.sequences.size(), work.size());
     ASSERT_EQ(plan.slots.size(), plan.token_ids.size());
     std::int32_t row = 0;
     for (std::size_t s = 0; s < work.size(); ++s) {

@@ -23,6 +23,11 @@ struct Answers {
   bool rounded_rotation = false;
 };
 
+/// What a test of these answers is called when it is listed.
+void PrintTo(const Answers& answers, std::ostream* out) {
+  *out << answers.checkpoint << "/" << answers.file;
+}
+
 class Reference : public testing::TestWithParam<Answers> {
  protected:
   /// The checkpoint: beside its answers, or, for the shipped model, where it ships.

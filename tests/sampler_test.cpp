@@ -298,12 +298,12 @@ TEST(Sampler, RefusesParametersOutOfRange) {
 
 TEST(Sampler, RefusesLogitsThatAreNotNumbersNamingTheFirst) {
   for (const double temperature : {0.0, 1.0}) {
-    EXPECT_EQ(
-        message_of<RunError>({.temperature = temperature}, {0.0F, not_a_number, not_a_number}),
-        "logit 1 is NaN, not a finite number: a sum left the range of the type; try --dtype bf16 or f32");
+    EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {0.0F, not_a_number, not_a_number}),
+              "logit 1 is NaN, not a finite number: a sum left the range of the type (try --dtype bf16 or "
+              "f32), or the weights are damaged");
     EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {0.0F, 1.0F, infinity}),
-              "logit 2 is +infinity, not a finite number: a sum left the range of the type; try --dtype bf16 "
-              "or f32");
+              "logit 2 is +infinity, not a finite number: a sum left the range of the type (try --dtype bf16 "
+              "or f32), or the weights are damaged");
     EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {-infinity, -infinity}),
               "none of the 2 logits is above -infinity: no token can be picked");
     EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {}),

@@ -146,6 +146,20 @@ TEST(Step1Program, ReducedTypesStayNearFloat32) {
   }
 }
 
+TEST(Step1Program, AFolderWithoutATokenizerTakesIdsAndRefusesTextsSayingSo) {
+  const std::string folder = std::string(SOURCE_DIR) + "/tests/reference/qwen2-untied";
+  const nlohmann::json report =
+      report_of({"--model", folder, "--ids", "1,2", "--tokens", "3", "--ignore-eos"});
+  EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 3U);
+  EXPECT_EQ(report["sequences"][0]["text"], "");
+  expect_refusal({"--model", folder, "--prompt", "a"}, 2, {"tokenizer.json", "--ids"});
+  expect_refusal({"--model", folder}, 2, {"tokenizer.json", "--ids"});
+}
+
+TEST(Step1Program, ATextThatIsNotUtf8IsRefusedNamingThePrompt) {
+  expect_refusal({"--prompt", "fine", "--prompt=\xFF"}, 2, {"prompt 2", "UTF-8"});
+}
+
 TEST(Step1Program, RandomWeightsNeedNoCheckpointAndAreTheSameEachTime) {
   const std::vector<std::string> arguments{"--random-weights", "fairytale", "--tokens", "3"};
   const nlohmann::json report = report_of(arguments);

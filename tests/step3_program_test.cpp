@@ -51,6 +51,18 @@ std::vector<std::vector<int>> plain_ids(const std::vector<int>& lengths, int tok
   return all;
 }
 
+TEST(Step3Program, TheDefaultPoolLetsAllRequestsDecodeTogetherTheWatermarkIncluded) {
+  std::string first = "1", second = "2";
+  for (int n = 1; n < 150; ++n) {
+    first += "," + std::to_string(n);
+    second += "," + std::to_string(n + 300);
+  }
+  const nlohmann::json report = kvcache::report_of(
+      "step3_paged", {"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied", "--ids", first,
+                      "--ids", second, "--tokens", "2", "--ignore-eos", "--block-size", "1"});
+  EXPECT_EQ(report["timing"]["decode_pass_ms"].size(), 1U) << "both in one pass";
+}
+
 TEST(Step3Program, ReportsTheBlocksThatAreReservedAndWhatOfThemIsUsed) {
   const nlohmann::json report = report_of({"--ids", ids(5), "--tokens", "6", "--block-size", "4"});
   EXPECT_EQ(report["step"], kStep);

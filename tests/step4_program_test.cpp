@@ -282,6 +282,13 @@ TEST_F(SystemPrompt, TheDefaultPoolHasRoomForItBesideAnyPrompt) {
   EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
 }
 
+TEST_F(SystemPrompt, CountsInTheMemoryReport) {
+  const Json report =
+      report_of({"--prompt", "The", "--system-prompt", text_, "--block-size", "1", "--tokens", "0"}, length_);
+  const std::int64_t per_token = report["kv_memory"]["bytes_per_token"].get<std::int64_t>();
+  EXPECT_GE(report["kv_memory"]["reserved_bytes"].get<std::int64_t>(), length_ * per_token);
+}
+
 TEST_F(SystemPrompt, APromptThatCannotFitBesideItIsRefusedAndOneThatJustFitsRuns) {
   // Blocks of one token, so that the numbers are plain: the prefix, and what a prompt does not share with it.
   const auto run_in = [&](std::int64_t blocks, const std::string& prompt) {
@@ -353,11 +360,18 @@ TEST(Step4Program, WhatCannotFitIsRefusedInOneLine) {
   expect_refusal({"--samples", "0"}, {"--samples", "0"});
 }
 
+TEST(Step4Program, TheRunOfTheDemoSharesToo) {
+  const ProgramResult result = run_step(kStep, {"--demo", "--tokens", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.find("0 prefix hits"), std::string::npos) << result.out;
+}
+
 TEST(Step4Program, TheDemoShowsSharingAnEvictionAndACopy) {
   const ProgramResult result = run_step(kStep, joined(kModel, {"--demo", "--tokens", "2"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* part : {"14 tokens, 8 of them found, 6 computed", "12 of them found, 2 computed",
-                           "16 computed; 1 evicted", "; block 5 copied to", "references", "free queue"})
+  for (const char* part :
+       {"14 tokens, 8 of them there already, 6 computed", "12 of them there already, 2 computed",
+        "16 computed; 1 evicted", "; block 5 copied to", "references", "free queue"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " in:\n" << result.out;
 }
 

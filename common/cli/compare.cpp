@@ -83,7 +83,7 @@ std::string compare_reports(std::span<const json> reports) {
   rows.insert(
       rows.end(),
       {
-          {"ms per token", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
+          {"ms per token, each", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
           {"tokens per second",
            [](const json& r) {
              return fmt::format("{:.1f}", r["timing"]["decode_tokens_per_s"].get<double>());

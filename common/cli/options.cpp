@@ -190,7 +190,7 @@ const OptionSpec option_table[] = {
        options.sampling.seed = *seed;
      }},
 
-    {"--device", "cpu|cuda|auto", place, "(default: auto, which is cuda where there is one)", every_step,
+    {"--device", "cpu|cuda|auto", place, "(default: auto)", every_step,
      [](Options& options, const Given& given) {
        options.device = one_of<Device>(given, {{"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}});
      }},
@@ -228,7 +228,7 @@ const OptionSpec option_table[] = {
      }},
     {"--salt", "TEXT", cache, "share only with sequences of the same salt (default: none)", step_4,
      [](Options& options, const Given& given) { options.salt = some_text(given); }},
-    {"--system-prompt", "TEXT", cache, "a prefix of every prompt, computed once and kept (default: none)", step_4,
+    {"--system-prompt", "TEXT", cache, "computed once and kept, for prompts that begin with it (default: none)", step_4,
      [](Options& options, const Given& given) { options.system_prompt = some_text(given); }},
     {"--samples", "N", cache, "continuations of each prompt, by fork (default: 1)", step_4,
      [](Options& options, const Given& given) { options.samples = whole_number(given, 1, 4096); }},

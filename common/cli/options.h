@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/kv/store_settings.h"
 #include "common/model/dtype.h"
 #include "common/model/sampler.h"
 
@@ -26,9 +27,6 @@ std::string name_of(Step step);
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
 enum class Device : std::uint8_t { automatic, cpu, cuda };
-enum class AttentionPath : std::uint8_t { gather, paged };
-/// What fresh blocks are filled with, to show that nothing reads a slot before it is written.
-enum class DebugFill : std::uint8_t { none, nan, huge };
 
 struct Options {
   std::filesystem::path model;  ///< empty: the shipped model

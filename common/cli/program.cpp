@@ -24,9 +24,27 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
-std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program) {
+/// @throws InputError with `name` in front, for a text that cannot be encoded.
+std::vector<std::int32_t> encode(const Tokenizer& tokenizer, const std::string& text,
+                                 const std::string& name) {
+  try {
+    return tokenizer.encode(text);
+  } catch (const InputError& error) {
+    throw InputError(name + ": " + error.what());
+  }
+}
+
+std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
-  return program.tokenizer->encode(std::get<std::string>(prompt));
+  return encode(*program.tokenizer, std::get<std::string>(prompt), name);
+}
+
+/// Whether there is a text to encode: not if everything is given as ids.
+bool needs_tokenizer(const Options& options) {
+  return options.prompts.empty() || !options.system_prompt.empty() ||
+         std::ranges::any_of(options.prompts, [](const Prompt& prompt) {
+           return std::holds_alternative<std::string>(prompt);
+         });
 }
 
 /// @param name  "prompt 1"
@@ -56,8 +74,9 @@ void add_requests(Program& program) {
   if (prompts.empty() && program.tokenizer) prompts.emplace_back(kDefaultPrompt);
   if (prompts.empty()) prompts.emplace_back(made_up_ids(config.vocab_size));
   for (const Prompt& prompt : prompts) {
-    Request request{prompt_ids(prompt, program), options.tokens, options.ignore_eos, options.sampling};
-    check_prompt(fmt::format("prompt {}", program.requests.size() + 1), request.prompt_ids, config);
+    const std::string name = fmt::format("prompt {}", &prompt - prompts.data() + 1);
+    Request request{prompt_ids(prompt, program, name), options.tokens, options.ignore_eos, options.sampling};
+    check_prompt(name, request.prompt_ids, config);
     request.forks = options.samples - 1;
     for (std::int64_t sample = 0; sample < options.samples; ++sample) {
       program.requests.push_back(request);
@@ -95,14 +114,15 @@ Program load_program(Step step, Options options) {
     const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
     program.model_name = folder.string();
     ModelConfig config = read_config(folder);
-    program.tokenizer.emplace(folder);
+    if (needs_tokenizer(given) || std::filesystem::exists(folder / "tokenizer.json"))
+      program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights");
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
     program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
-    program.pinned_prefix = program.tokenizer->encode(given.system_prompt);
+    program.pinned_prefix = encode(*program.tokenizer, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
   return program;
@@ -110,9 +130,10 @@ Program load_program(Step step, Options options) {
 
 void add_demo_prompts(Options& options) {
   if (!options.prompts.empty() || !options.random_weights.empty()) return;
-  for (const char* prompt :
-       {"Once upon a time", "Once upon a time there was a poor miller who had a beautiful daughter",
-        "The wolf", "In the middle of the wood stood a little house"}) {
+  const std::string beginning =
+      "Once upon a time, at the edge of a great forest, there lived a poor woodcutter with his two children.";
+  for (const std::string& prompt : {beginning + " The boy", beginning + " The girl was called",
+                                    std::string("The wolf"), beginning + " One day"}) {
     options.prompts.emplace_back(prompt);
   }
 }
@@ -133,7 +154,8 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
   };
   check("the system prompt", program.pinned_prefix);
   for (std::size_t n = 0; n < program.requests.size(); ++n)
-    check(fmt::format("prompt {}", n + 1), program.requests[n].prompt_ids);
+    check(fmt::format("prompt {}", static_cast<std::int64_t>(n) / program.options.samples + 1),
+          program.requests[n].prompt_ids);
 }
 
 Report run_and_print(Program& program, KvManager& manager, KvStore& store) {

@@ -73,7 +73,6 @@ struct PassPlan {
   }
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
-  std::int64_t sequence_count() const { return static_cast<std::int64_t>(sequences.size()); }
 };
 
 }  // namespace kvcache

@@ -67,6 +67,7 @@ class Loop {
     model_.forward(*plan, store_);
     manager_.commit(*plan);
     manager_.pin(id);
+    note_memory();
     report_.kv_rows.computed += plan->tokens();
     report_.timing.prefill_tokens += plan->tokens();
     report_.timing.prefill_ms += ms_since(begin);

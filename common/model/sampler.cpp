@@ -48,9 +48,10 @@ std::size_t arg_max(std::span<const float> logits) {
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
     if (!(logit < infinity)) {  // written so that NaN is caught too
-      throw RunError(fmt::format(
-          "logit {} is {}, not a finite number: a sum left the range of the type; try --dtype bf16 or f32",
-          id, std::isnan(logit) ? "NaN" : "+infinity"));
+      throw RunError(
+          fmt::format("logit {} is {}, not a finite number: a sum left the range of the type (try --dtype "
+                      "bf16 or f32), or the weights are damaged",
+                      id, std::isnan(logit) ? "NaN" : "+infinity"));
     }
     if (logit > largest) {
       largest = logit;

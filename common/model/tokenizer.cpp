@@ -25,7 +25,7 @@ namespace {
 nlohmann::json read_json(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    throw InputError(fmt::format("{}: no such file", path.string()));
+    throw InputError(fmt::format("{}: no such file; texts need it, --ids does without", path.string()));
   }
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(fmt::format("{}: cannot be read", path.string()));
