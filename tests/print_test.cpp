@@ -171,7 +171,7 @@ TEST(TextReport, ShowsTheRunOfAPagedStep) {
             "       1       2       1       2  length                1.50 ms\n"
             "\n"
             "prefill   2 tokens in 1.50 ms, 1,333 tokens/s\n"
-            "decode    1 token in 2.50 ms, 40.5 tokens/s, 0.500 ms per token\n"
+            "decode    1 token in 2.50 ms, 40.5 tokens/s, 0.500 ms per pass\n"
             "K/V rows  8 computed per layer, 2 of them again (25.0%)\n"
             "KV memory 1.0 MiB reserved, 1.5 KiB used, 99.8% waste; 512 B per token\n"
             "blocks    1,200 of 16 tokens (3.0 MiB): 1,100 free, 100 cached, 0 in use\n"

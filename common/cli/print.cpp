@@ -185,7 +185,7 @@ std::string to_text(const Report& report, bool texts_already_shown) {
   const TimingReport& timing = report.timing;
   line("prefill", fmt::format("{} in {:.2f} ms, {}", counted(timing.prefill_tokens, "token", "tokens"),
                               timing.prefill_ms, rate(timing.prefill_tokens_per_s)));
-  line("decode", fmt::format("{} in {:.2f} ms, {}, {:.3f} ms per token",
+  line("decode", fmt::format("{} in {:.2f} ms, {}, {:.3f} ms per pass",
                              counted(timing.decode_tokens, "token", "tokens"), timing.decode_ms,
                              rate(timing.decode_tokens_per_s), timing.ms_per_token));
 
