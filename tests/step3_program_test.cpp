@@ -2,6 +2,8 @@
 // what a pool costs, who waits, who is preempted, and who is refused.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "tests/report_of.h"
 
 namespace kvcache {

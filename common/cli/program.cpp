@@ -131,9 +131,9 @@ Program load_program(Step step, Options options) {
 void add_demo_prompts(Options& options) {
   if (!options.prompts.empty() || !options.random_weights.empty()) return;
   const std::string beginning =
-      "Once upon a time, at the edge of a great forest, there lived a poor woodcutter with his two children.";
-  for (const std::string& prompt : {beginning + " The boy", beginning + " The girl was called",
-                                    std::string("The wolf"), beginning + " One day"}) {
+      "Once upon a time there was a poor fisherman who lived with his wife in a little hut close by the sea.";
+  for (const std::string& prompt : {beginning + " One day", beginning + " One morning he went",
+                                    std::string("The wolf"), beginning + " At last"}) {
     options.prompts.emplace_back(prompt);
   }
 }
