@@ -3,6 +3,8 @@
 #include "step1_no_cache/demo.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -60,8 +62,8 @@ void print_growth(const Report& report) {
   fmt::print("  {:>17}  {:>9}\n", "K/V rows computed", "ms");
   for (const Bar& bar : all) {
     std::string drawn;
-    const auto cells = static_cast<int>(bar.median_ms / longest * kBarWidth + 0.5);
-    for (int cell = 0; cell < std::max(cells, 1); ++cell) drawn += "█";
+    const std::int64_t cells = std::lround(bar.median_ms / longest * kBarWidth);
+    for (std::int64_t cell = 0; cell < std::max<std::int64_t>(cells, 1); ++cell) drawn += "█";
     fmt::print("  {:>8} to {:<5}  {:>9.3f}  {}\n", bar.first_rows, bar.last_rows, bar.median_ms, drawn);
   }
   const KvRowsReport& rows = report.kv_rows;

@@ -3,6 +3,7 @@
 #include "step4_prefix_cache/demo.h"
 
 #include <map>
+#include <numeric>
 
 #include "common/cli/terminal.h"
 #include "fmt/format.h"
@@ -59,8 +60,8 @@ class Sharing {
 
   /// `count` ids that no other sequence uses.
   static std::vector<std::int32_t> numbered(std::int32_t sequence, std::int64_t count) {
-    std::vector<std::int32_t> ids;
-    for (std::int32_t n = 0; n < count; ++n) ids.push_back(-1000 * (sequence + 1) - n);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+    std::iota(ids.begin(), ids.end(), -1000 * (sequence + 1));
     return ids;
   }
 

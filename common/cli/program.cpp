@@ -106,19 +106,19 @@ Program load_program(Step step, Options options) {
   auto backend = std::make_unique<CpuBackend>(program.dtype, *program.pool);
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
-    ModelConfig config = named_config(given.random_weights);
+    const ModelConfig config = named_config(given.random_weights);
     ProgressLine progress("Making random weights");
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
-    program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
+    program.model = std::make_unique<Transformer>(config, std::move(weights), std::move(backend));
   } else {
     const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
     program.model_name = folder.string();
-    ModelConfig config = read_config(folder);
+    const ModelConfig config = read_config(folder);
     if (needs_tokenizer(given) || std::filesystem::exists(folder / "tokenizer.json"))
       program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights");
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
-    program.model = std::make_unique<Transformer>(std::move(config), std::move(weights), std::move(backend));
+    program.model = std::make_unique<Transformer>(config, std::move(weights), std::move(backend));
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {

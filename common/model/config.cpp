@@ -290,7 +290,7 @@ std::string rope_type(const Fields& inner) {
   const bool has_old = inner.find("type") != nullptr;
   if (has_new && has_old && inner.text("type") != inner.text("rope_type"))
     inner.refuse("type", fmt::format("rope_type is {}", shown(inner.text("rope_type"))));
-  const std::string type = has_new ? inner.text("rope_type") : has_old ? inner.text("type") : "default";
+  std::string type = has_new ? inner.text("rope_type") : has_old ? inner.text("type") : "default";
   if (type != "default" && type != "linear" && type != "llama3")
     inner.refuse(has_new ? "rope_type" : "type", "supported: \"default\", \"linear\", \"llama3\"");
   return type;

@@ -47,7 +47,7 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
   return frequencies;
 }
 
-Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend)
+Transformer::Transformer(const ModelConfig& config, Weights weights, std::unique_ptr<Backend> backend)
     : Transformer(config, std::move(weights), std::move(backend), rope_inverse_frequencies(config)) {}
 
 Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,

@@ -21,7 +21,7 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
 /// Weights, a backend, and the buffers of one pass.
 class Transformer {
  public:
-  Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend);
+  Transformer(const ModelConfig& config, Weights weights, std::unique_ptr<Backend> backend);
   /// As above, with other rotation speeds than the configuration's, [head_dim / 2].
   Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
               std::vector<float> inverse_frequencies);
