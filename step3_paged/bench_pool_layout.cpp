@@ -10,6 +10,7 @@
 
 #include "common/cpu/attention.h"
 #include "common/cpu/reserved_memory.h"
+#include "common/model/number.h"
 
 namespace kvcache {
 namespace {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/cpu/kv_rows.h"
+#include "common/model/number.h"
 #include "step3_paged/gather.h"
 
 namespace kvcache {

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/dtype.h"
+#include "common/model/number.h"
 #include "tests/files.h"
 
 namespace kvcache::test {

@@ -23,8 +23,9 @@ class Operations {
     backend_.embed(table, ids, out_);
     return result();
   }
-  std::vector<float> rms_norm() {
-    backend_.rms_norm(input(2), weight(1, kCols, 3), 1e-6F, out_);
+  std::vector<float> norm() {
+    Matrix x = input(2);
+    backend_.add_and_norm(x, Matrix{}, weight(1, kCols, 3), 1e-6F, out_);
     return result();
   }
   std::vector<float> project() {
@@ -43,7 +44,8 @@ class Operations {
   }
   std::vector<float> add() {
     out_ = input(8);
-    backend_.add(out_, input(9));
+    Matrix normed;
+    backend_.add_and_norm(out_, input(9), weight(1, kCols, 3), 1e-6F, normed);
     return result();
   }
   std::vector<float> swiglu() {
@@ -85,7 +87,7 @@ class Operations {
 
 TEST(CpuBackend, EveryResultIsTheFloat32ResultRoundedOnceToTheType) {
   const std::pair<const char*, std::vector<float> (Operations::*)()> operations[] = {
-      {"embed", &Operations::embed},   {"rms_norm", &Operations::rms_norm}, {"project", &Operations::project},
+      {"embed", &Operations::embed},   {"norm", &Operations::norm}, {"project", &Operations::project},
       {"rotate", &Operations::rotate}, {"add", &Operations::add},           {"swiglu", &Operations::swiglu},
   };
   for (const auto& [name, operation] : operations) {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/cpu/reserved_memory.h"
+#include "common/model/number.h"
 
 namespace kvcache {
 namespace {

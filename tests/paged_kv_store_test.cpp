@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "common/model/number.h"
 #include "step2_flat_cache/flat_cache.h"
 #include "step3_paged/gather.h"
 #include "tests/made_up_layers.h"

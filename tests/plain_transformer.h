@@ -12,6 +12,7 @@
 #include <span>
 
 #include "common/model/config.h"
+#include "common/model/number.h"
 #include "common/model/weights.h"
 
 namespace kvcache::test {

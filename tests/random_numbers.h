@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/model/dtype.h"
+#include "common/model/number.h"
 
 namespace kvcache {
 

@@ -8,6 +8,7 @@
 
 #include "common/cpu/cpu_backend.h"
 #include "common/kv/run.h"
+#include "common/model/number.h"
 #include "common/model/tokenizer.h"
 #include "step1_no_cache/no_cache.h"
 

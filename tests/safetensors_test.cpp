@@ -9,6 +9,7 @@
 #include <random>
 
 #include "common/error.h"
+#include "common/model/number.h"
 #include "tests/checkpoint_builder.h"
 
 namespace kvcache::test {

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "common/model/number.h"
 #include "tests/checkpoint_builder.h"
 
 namespace kvcache::test {

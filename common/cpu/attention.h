@@ -3,6 +3,7 @@
 /// step 1 (the formula), step 3 (reading through a block table).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 

@@ -8,6 +8,7 @@
 #include "common/cpu/dot_tile.h"
 #include "common/cpu/matmul.h"
 #include "common/error.h"
+#include "common/model/number.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -115,9 +116,15 @@ void CpuBackend::embed(const Weight& table, std::span<const std::int32_t> ids, M
   });
 }
 
-void CpuBackend::rms_norm(const Matrix& x, const Weight& weight, float eps, Matrix& out) {
+void CpuBackend::add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) {
   resize(out, x.rows, x.cols);
   for_each_row(x.rows, x.cols, [&](std::int64_t row) {
+    if (delta.rows > 0) {
+      Eigen::Map<Eigen::ArrayXf> sum(x.row(row), x.cols);
+      sum += Eigen::Map<const Eigen::ArrayXf>(delta.row(row), x.cols);
+      if (activations_ != DType::f32)
+        sum = sum.unaryExpr([this](float value) { return round_to(activations_, value); });
+    }
     normalise(x.row(row), x.cols, weight, eps, activations_, out.row(row));
   });
 }
@@ -162,15 +169,6 @@ void CpuBackend::norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight&
   });
 }
 
-void CpuBackend::add(Matrix& x, const Matrix& y) {
-  for_each_row(x.rows, x.cols, [&](std::int64_t row) {
-    Eigen::Map<Eigen::ArrayXf> sum(x.row(row), x.cols);
-    sum += Eigen::Map<const Eigen::ArrayXf>(y.row(row), x.cols);
-    if (activations_ != DType::f32)
-      sum = sum.unaryExpr([this](float value) { return round_to(activations_, value); });
-  });
-}
-
 void CpuBackend::swiglu(const Matrix& gate, const Matrix& up, Matrix& out) {
   resize(out, gate.rows, gate.cols);
   for_each_row(gate.rows, gate.cols, [&](std::int64_t row) {
@@ -194,6 +192,13 @@ void CpuBackend::select_rows(const Matrix& x, std::span<const std::int32_t> rows
 void CpuBackend::read(const Matrix& x, std::span<float> out) {
   for (std::int64_t row = 0; row < x.rows; ++row)
     std::copy_n(x.row(row), x.cols, &out[static_cast<std::size_t>(row * x.cols)]);
+}
+
+std::vector<std::int32_t> CpuBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
+  std::vector<std::int32_t> ids;
+  for (const Pick& wanted : picks)
+    ids.push_back(wanted.sampler->pick({logits.row(wanted.row), static_cast<std::size_t>(logits.cols)}));
+  return ids;
 }
 
 }  // namespace kvcache

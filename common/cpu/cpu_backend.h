@@ -17,15 +17,15 @@ class CpuBackend final : public Backend {
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
-  void rms_norm(const Matrix& x, const Weight& weight, float eps, Matrix& out) override;
+  void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) override;
   void project(const Matrix& x, std::span<const Product> products) override;
   void set_positions(std::span<const std::int32_t> positions,
                      std::span<const float> inverse_frequencies) override;
   void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
-  void add(Matrix& x, const Matrix& y) override;
   void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
   void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
   void read(const Matrix& x, std::span<float> out) override;
+  std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
   /// Calls `function(row)` for each row, on all threads when there is enough to do.

@@ -3,6 +3,7 @@
 /// (scatter).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 

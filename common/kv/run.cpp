@@ -61,14 +61,14 @@ class Loop {
     const Clock::time_point begin = Clock::now();
     const std::optional<PassPlan> plan = manager_.plan(work_of({&index, 1}));
     if (!plan) return false;
-    const std::span<const float> logits = run_pass(*plan);
+    run_pass(*plan);
     waiting_.pop_front();
     if (accounts_.sequence(index).output_ids.empty()) {
-      begin_sequences(index, logits, begin);
+      begin_sequences(index, begin);
       accounts_.prefill(*plan, ms_since(begin));
     } else {
       // A preempted sequence came back: computing it again is part of what its next token costs.
-      take_token(index, logits);
+      take_tokens({{index, 0}});
       accounts_.decode(ms_since(begin));
       if (!end_if_finished(index)) running_.push_back(index);
     }
@@ -77,7 +77,7 @@ class Loop {
 
   /// The first tokens of a sequence that was prefilled and of the samples that fork from it: they share all
   /// that the prefill has stored, and its logits.
-  void begin_sequences(std::size_t parent, std::span<const float> logits, Clock::time_point begin) {
+  void begin_sequences(std::size_t parent, Clock::time_point begin) {
     const std::size_t samples = parent + 1 + static_cast<std::size_t>(sequences_[parent].request->forks);
     accounts_.sequence(parent).cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(parent));
     for (std::size_t child = parent + 1; child < samples; ++child) {
@@ -86,11 +86,14 @@ class Loop {
       accounts_.sequence(child).cached_tokens = std::ssize(sequences_[parent].token_ids);
       waiting_.pop_front();
     }
+    std::vector<Turn> turns;
     for (std::size_t sample = parent; sample < samples; ++sample) {
-      SequenceReport& report = accounts_.sequence(sample);
-      if (settings_.keep_logits) report.logits.assign(logits.begin(), logits.end());
-      if (sequences_[sample].request->max_tokens > 0) take_token(sample, logits);
-      report.ttft_ms = ms_since(begin);
+      if (settings_.keep_logits) accounts_.sequence(sample).logits = model_.logits();
+      if (sequences_[sample].request->max_tokens > 0) turns.push_back({sample, 0});
+    }
+    take_tokens(turns);
+    for (std::size_t sample = parent; sample < samples; ++sample) {
+      accounts_.sequence(sample).ttft_ms = ms_since(begin);
       if (!end_if_finished(sample)) running_.push_back(sample);
     }
   }
@@ -113,10 +116,10 @@ class Loop {
     }
     if (running_.empty()) return;
     const Clock::time_point begin = Clock::now();
-    const std::span<const float> logits = run_pass(*plan);
-    const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-    for (std::size_t n = 0; n < running_.size(); ++n)
-      take_token(running_[n], logits.subspan(n * vocab, vocab));
+    run_pass(*plan);
+    std::vector<Turn> turns;
+    for (const std::size_t index : running_) turns.push_back({index, std::ssize(turns)});
+    take_tokens(turns);
     accounts_.decode(ms_since(begin));
     std::erase_if(running_, [this](std::size_t index) { return end_if_finished(index); });
   }
@@ -148,19 +151,27 @@ class Loop {
     return work;
   }
 
-  /// The pass of a plan; [sequences, vocab] logits of their last tokens.
-  std::span<const float> run_pass(const PassPlan& plan) {
-    const std::span<const float> logits = model_.forward(plan, store_);
+  void run_pass(const PassPlan& plan) {
+    model_.forward(plan, store_);
     manager_.commit(plan);
     accounts_.pass(plan, manager_);
-    return logits;
   }
 
-  void take_token(std::size_t index, std::span<const float> logits) {
-    const std::int32_t id = sequences_[index].sampler.pick(logits);
-    sequences_[index].token_ids.push_back(id);
-    accounts_.sequence(index).output_ids.push_back(id);
-    if (settings_.on_token) settings_.on_token(index, id);
+  /// A sequence whose next token is chosen from a row of the last pass's logits.
+  struct Turn {
+    std::size_t index;
+    std::int64_t row;
+  };
+  void take_tokens(const std::vector<Turn>& turns) {
+    std::vector<Pick> picks;
+    for (const Turn& turn : turns) picks.push_back({turn.row, &sequences_[turn.index].sampler});
+    const std::vector<std::int32_t> ids = model_.pick(picks);
+    for (std::size_t n = 0; n < turns.size(); ++n) {
+      const std::size_t index = turns[n].index;
+      sequences_[index].token_ids.push_back(ids[n]);
+      accounts_.sequence(index).output_ids.push_back(ids[n]);
+      if (settings_.on_token) settings_.on_token(index, ids[n]);
+    }
   }
 
   bool end_if_finished(std::size_t index) {

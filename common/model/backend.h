@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "common/model/sampler.h"
 #include "common/model/weights.h"
 
 namespace kvcache {
@@ -26,6 +28,12 @@ struct Matrix {
   }  ///< on the CPU
 };
 
+/// A token id wanted from one row of the logits.
+struct Pick {
+  std::int64_t row = 0;
+  Sampler* sampler = nullptr;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -35,8 +43,9 @@ class Backend {
 
   /// out[row] = table[ids[row]].
   virtual void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) = 0;
-  /// out = x / sqrt(mean(x^2) + eps) * weight, per row.
-  virtual void rms_norm(const Matrix& x, const Weight& weight, float eps, Matrix& out) = 0;
+  /// x += delta, if that has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row. One operation because
+  /// a GPU then reads x once.
+  virtual void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) = 0;
   /// One product y = x W^T + b.
   struct Product {
     const Projection* projection;
@@ -51,14 +60,16 @@ class Backend {
   /// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim] if it is present, then rotates
   /// it.
   virtual void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) = 0;
-  /// x += y.
-  virtual void add(Matrix& x, const Matrix& y) = 0;
   /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g).
   virtual void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) = 0;
   /// out[n] = x[rows[n]].
   virtual void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) = 0;
   /// Copies x to the host as floats [rows, cols].
   virtual void read(const Matrix& x, std::span<float> out) = 0;
+  /// Lets each pick's sampler choose an id from its row of `logits` [rows, vocab].
+  /// @return [picks] ids
+  /// @throws RunError as Sampler::pick does
+  virtual std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) = 0;
 };
 
 }  // namespace kvcache

@@ -57,10 +57,11 @@ Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Ba
       backend_(std::move(backend)),
       inverse_frequencies_(std::move(inverse_frequencies)) {}
 
-std::span<const float> Transformer::forward(const PassPlan& plan, KvStore& store) {
+void Transformer::forward(const PassPlan& plan, KvStore& store) {
   store.begin(plan);
   backend_->set_positions(plan.positions, inverse_frequencies_);
   backend_->embed(weights_.embedding, plan.token_ids, hidden_);
+  delta_.rows = 0;  // nothing to add yet
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     attention_block(layer, store);
     mlp_block(layer);
@@ -68,18 +69,22 @@ std::span<const float> Transformer::forward(const PassPlan& plan, KvStore& store
   store.end();
 
   backend_->select_rows(hidden_, plan.logits_rows, last_);
-  backend_->rms_norm(last_, weights_.final_norm, config_.rms_norm_eps, normed_);
+  backend_->select_rows(delta_, plan.logits_rows, last_delta_);
+  backend_->add_and_norm(last_, last_delta_, weights_.final_norm, config_.rms_norm_eps, normed_);
   const Projection head{weights_.lm_head, {}};
-  const Backend::Product product{&head, &logits_matrix_};
+  const Backend::Product product{&head, &logits_};
   backend_->project(normed_, {&product, 1});
-  logits_.resize(plan.logits_rows.size() * static_cast<std::size_t>(config_.vocab_size));
-  backend_->read(logits_matrix_, logits_);
-  return logits_;
+}
+
+std::vector<float> Transformer::logits() {
+  std::vector<float> numbers(static_cast<std::size_t>(logits_.rows * logits_.cols));
+  backend_->read(logits_, numbers);
+  return numbers;
 }
 
 void Transformer::attention_block(std::int64_t layer, KvStore& store) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  backend_->rms_norm(hidden_, weights.attention_norm, config_.rms_norm_eps, normed_);
+  backend_->add_and_norm(hidden_, delta_, weights.attention_norm, config_.rms_norm_eps, normed_);
   const Backend::Product qkv[] = {{&weights.q, &q_}, {&weights.k, &k_}, {&weights.v, &v_}};
   backend_->project(normed_, qkv);
   backend_->norm_and_rotate(q_, config_.head_dim, weights.q_norm, config_.rms_norm_eps);
@@ -89,18 +94,16 @@ void Transformer::attention_block(std::int64_t layer, KvStore& store) {
   store.attend(layer, q_, attended_);
   const Backend::Product output{&weights.o, &delta_};
   backend_->project(attended_, {&output, 1});
-  backend_->add(hidden_, delta_);
 }
 
 void Transformer::mlp_block(std::int64_t layer) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  backend_->rms_norm(hidden_, weights.mlp_norm, config_.rms_norm_eps, normed_);
+  backend_->add_and_norm(hidden_, delta_, weights.mlp_norm, config_.rms_norm_eps, normed_);
   const Backend::Product gate_up[] = {{&weights.gate, &gate_}, {&weights.up, &up_}};
   backend_->project(normed_, gate_up);
   backend_->swiglu(gate_, up_, activated_);
   const Backend::Product down{&weights.down, &delta_};
   backend_->project(activated_, {&down, 1});
-  backend_->add(hidden_, delta_);
 }
 
 }  // namespace kvcache

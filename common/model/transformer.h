@@ -29,9 +29,12 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
 
   /// Runs `plan` through all layers. Every row attends, through `store`, to its own and all earlier positions
-  /// of its sequence.
-  /// @return logits [plan.logits_rows, vocab], valid until the next call.
-  std::span<const float> forward(const PassPlan& plan, KvStore& store);
+  /// of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.
+  void forward(const PassPlan& plan, KvStore& store);
+  /// Chooses token ids from the logits of the last pass; a pick's row counts the plan's logits_rows.
+  std::vector<std::int32_t> pick(std::span<const Pick> picks) { return backend_->pick(logits_, picks); }
+  /// The logits of the last pass, row by row, [plan.logits_rows * vocab].
+  std::vector<float> logits();
 
  private:
   void attention_block(std::int64_t layer, KvStore& store);
@@ -45,9 +48,9 @@ class Transformer {
   Matrix normed_;                           // [tokens, hidden]
   Matrix q_, k_, v_, attended_;   // [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim]
   Matrix gate_, up_, activated_;  // [tokens, intermediate]
-  Matrix delta_;                  // [tokens, hidden] what a block adds
-  Matrix last_, logits_matrix_;   // [logits_rows, hidden], [logits_rows, vocab]
-  std::vector<float> logits_;     // [logits_rows, vocab]
+  Matrix delta_;                  // [tokens, hidden] what a block adds; the next norm adds it
+  Matrix last_, last_delta_;      // [logits_rows, hidden]
+  Matrix logits_;                 // [logits_rows, vocab]
 };
 
 }  // namespace kvcache

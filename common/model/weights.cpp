@@ -19,6 +19,7 @@
 #include "common/error.h"
 #include "common/model/checkpoint.h"
 #include "common/model/json_file.h"
+#include "common/model/number.h"
 
 namespace kvcache {
 namespace {

@@ -3,6 +3,7 @@
 /// Chapter: step 1.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
