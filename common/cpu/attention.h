@@ -8,6 +8,7 @@
 #include <span>
 
 #include "common/cpu/thread_pool.h"
+#include "common/model/attention_shape.h"
 #include "common/model/dtype.h"
 
 namespace kvcache {
@@ -40,10 +41,6 @@ struct AttentionSequence {
   std::int64_t row_begin = 0, row_end = 0;
   std::int64_t context = 0;  ///< tokens stored, the new ones included
   SlotMap slots;
-};
-
-struct AttentionShape {
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
 /// out = softmax(q K^T / sqrt(head_dim)) V per query head, each new token seeing the positions up to its own.

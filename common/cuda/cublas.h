@@ -1,0 +1,41 @@
+/// @file
+/// Matrix products by NVIDIA's cuBLAS, loaded when a GPU is first used: a program that runs on the CPU neither
+/// needs the library nor waits for its half gigabyte to be mapped.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "common/cuda/memory.h"
+#include "common/model/dtype.h"
+
+namespace kvcache::cuda {
+
+/// y = x W^T (+ y). Sums are float32. A row's bits may depend on how many rows are computed with it: cuBLAS
+/// chooses a kernel by the sizes.
+class Cublas {
+ public:
+  /// Products run in `stream`.
+  /// @throws RunError if the library cannot be loaded, with the loader's words.
+  explicit Cublas(cudaStream_t stream);
+  ~Cublas();
+  Cublas(const Cublas&) = delete;
+  Cublas& operator=(const Cublas&) = delete;
+
+  /// @param x       [rows, in], rows `x_stride` numbers apart
+  /// @param weight  [out, in], packed
+  /// @param y       [rows, out], rows `y_stride` numbers apart
+  /// @param add     y holds something that the product is added to, in float32 before rounding
+  void multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,
+                std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out, bool add) const;
+
+ private:
+  struct Library;
+  std::unique_ptr<Library> library_;
+  void* handle_ = nullptr;
+  DeviceBuffer<std::byte> workspace_;
+};
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,83 @@
+/// @file
+/// What all kernels share: the one way to launch them, and the number types they compute with.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/cuda/device.h"
+#include "common/model/dtype.h"
+
+namespace kvcache::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;  ///< of dynamic shared memory
+};
+
+/// Starts `kernel` in `stream` and checks that it started. Nothing happens for an empty grid.
+/// @param name  of the kernel, for the error
+template <typename... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+            std::type_identity_t<Parameters>... arguments) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  constexpr std::size_t kSharedWithoutAsking = 48 * 1024;
+  if (shape.shared_bytes > kSharedWithoutAsking) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)),
+          name);
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+__device__ inline float to_float(float number) { return number; }
+__device__ inline float to_float(__half number) { return __half2float(number); }
+__device__ inline float to_float(__nv_bfloat16 number) { return __bfloat162float(number); }
+
+/// `number` rounded to nearest, ties to even.
+template <typename T>
+__device__ inline T from_float(float number) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(number);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(number);
+  } else {
+    return number;
+  }
+}
+
+/// As many numbers as one thread moves at once.
+template <typename T>
+struct alignas(16) Pack {
+  static constexpr int size = 16 / sizeof(T);
+  T numbers[size];
+};
+
+/// Calls `function.operator()<T>()` with the number type of `dtype`.
+template <typename Function>
+void with_number_type(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::f32:
+      return function.template operator()<float>();
+    case DType::f16:
+      return function.template operator()<__half>();
+    case DType::bf16:
+      return function.template operator()<__nv_bfloat16>();
+  }
+}
+
+}  // namespace kvcache::cuda

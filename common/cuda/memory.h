@@ -1,0 +1,128 @@
+/// @file
+/// Memory on the GPU, and memory of the host that the GPU can copy from and to while both go on. Chapter:
+/// step 3.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/cuda/device.h"
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache::cuda {
+
+/// `bytes` of the GPU's memory, as it happens to be filled; aligned to 256 bytes. Freed with the last owner.
+/// @param what  named if there is not enough: "the K/V pool"
+/// @throws RunError with the numbers.
+inline std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw RunError(fmt::format("{} needs {} bytes of the GPU's memory and {} are free", what, bytes, free));
+  }
+  check(status, what);
+  return {data, [](void* memory) { cudaFree(memory); }};
+}
+
+/// Numbers in the GPU's memory.
+template <typename T>
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(std::int64_t count, const char* what) { reserve(count, what); }
+
+  /// Room for `count`; if it has to grow, what it held is lost and its address changes.
+  void reserve(std::int64_t count, const char* what) {
+    if (count <= size_) return;
+    memory_.reset();
+    size_ = 0;
+    memory_ = allocate_device(count * static_cast<std::int64_t>(sizeof(T)), what);
+    size_ = count;
+  }
+
+  T* data() const { return static_cast<T*>(memory_.get()); }
+  std::int64_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::int64_t size_ = 0;
+};
+
+/// Numbers in page-locked memory of the host: copies from and to the GPU run beside other work.
+template <typename T>
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  /// @throws RunError with the number if the host does not give that much.
+  PinnedBuffer(std::int64_t count, const char* what) : size_(count) {
+    if (count == 0) return;
+    void* data = nullptr;
+    const cudaError_t status =
+        cudaHostAlloc(&data, static_cast<std::size_t>(count) * sizeof(T), cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw RunError(fmt::format("{} needs {} bytes of page-locked host memory, more than there is", what,
+                                 count * static_cast<std::int64_t>(sizeof(T))));
+    }
+    check(status, what);
+    memory_ = {static_cast<T*>(data), [](T* memory) { cudaFreeHost(memory); }};
+  }
+
+  T* data() const { return memory_.get(); }
+  std::int64_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<T> memory_;
+  std::int64_t size_ = 0;
+};
+
+/// A small array that the host writes anew for each pass. The host does not wait for the copy: it writes into
+/// the other of two page-locked buffers, and only when that one's last copy is done. The address on the GPU
+/// stays as long as the array does not outgrow its room.
+template <typename T>
+class Upload {
+ public:
+  /// Copies `numbers` to the GPU, in the order of `stream`.
+  /// @return where they are there
+  const T* operator()(std::span<const T> numbers, cudaStream_t stream) {
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    if (count > device_.size()) {
+      const std::int64_t room = std::max<std::int64_t>(256, count * 2);
+      check(cudaStreamSynchronize(stream), "waiting for the GPU");
+      device_.reserve(room, "a table of the pass");
+      for (Staging& staging : staging_) {
+        staging.buffer = PinnedBuffer<T>(room, "a table of the pass");
+        staging.copied = make_event();
+      }
+    }
+    if (count == 0) return device_.data();
+    std::swap(staging_[0], staging_[1]);
+    Staging& staging = staging_[0];
+    check(cudaEventSynchronize(staging.copied.get()), "waiting for a copy to the GPU");
+    std::copy(numbers.begin(), numbers.end(), staging.buffer.data());
+    check(cudaMemcpyAsync(device_.data(), staging.buffer.data(), numbers.size_bytes(), cudaMemcpyHostToDevice,
+                          stream),
+          "copying a table to the GPU");
+    check(cudaEventRecord(staging.copied.get(), stream), "recording a CUDA event");
+    return device_.data();
+  }
+  const T* data() const { return device_.data(); }
+
+ private:
+  struct Staging {
+    PinnedBuffer<T> buffer;
+    Event copied;
+  };
+  DeviceBuffer<T> device_;
+  Staging staging_[2];
+};
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,55 @@
+/// @file
+/// What tests of the GPU share. Where there is none they are skipped, and say so.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "common/cuda/device.h"
+#include "common/cuda/memory.h"
+
+namespace kvcache {
+
+/// A test that needs a GPU.
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::Device::available()) GTEST_SKIP() << "this machine has no GPU that CUDA can use";
+    device_ = std::make_unique<cuda::Device>();
+  }
+
+  const cuda::Device& device() const { return *device_; }
+  cudaStream_t stream() const { return device_->stream(); }
+  /// The GPU computes in this type.
+  bool has(DType dtype) const { return dtype != DType::bf16 || device_->compute_capability() >= 80; }
+
+  /// A copy on the GPU.
+  template <typename T>
+  cuda::DeviceBuffer<T> on_gpu(const std::vector<T>& numbers) const {
+    cuda::DeviceBuffer<T> buffer(std::max<std::int64_t>(1, std::ssize(numbers)), "a test");
+    cuda::check(cudaMemcpyAsync(buffer.data(), numbers.data(), numbers.size() * sizeof(T),
+                                cudaMemcpyHostToDevice, stream()),
+                "copying to the GPU");
+    device_->synchronize();
+    return buffer;
+  }
+  /// `count` numbers of the GPU's memory, once the stream is done.
+  template <typename T>
+  std::vector<T> from_gpu(const T* data, std::int64_t count) const {
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    cuda::check(cudaMemcpyAsync(numbers.data(), data, numbers.size() * sizeof(T), cudaMemcpyDeviceToHost,
+                                stream()),
+                "copying from the GPU");
+    device_->synchronize();
+    return numbers;
+  }
+
+ private:
+  std::unique_ptr<cuda::Device> device_;
+};
+
+}  // namespace kvcache
