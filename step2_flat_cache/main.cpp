@@ -1,13 +1,16 @@
 /// @file
 /// Step 2: decoding with a flat cache. Every sequence reserves room for its longest possible self, and each
 /// new token computes one row of K and V.
-#include <unistd.h>
+#include <memory>
 
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/demo.h"
 #include "step2_flat_cache/flat_cache.h"
+#ifdef WITH_CUDA
+#include "step2_flat_cache/cuda_flat_cache_store.h"
+#endif
 
 namespace kvcache {
 namespace {
@@ -22,16 +25,24 @@ FlatCacheShape reservation(const Program& program) {
     shape.max_seq_len = *program.options.max_seq_len;
     return shape;
   }
-  const std::int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
-  if (wanted > memory) {
+  if (wanted > program.memory) {
     shape.max_seq_len = longest_request(program);
-    fmt::print(stderr,
-               "note: {} reservations of {} positions are {} bytes, more than this machine has; reserving "
-               "the {} needed\n",
-               shape.sequences, config.max_position_embeddings, wanted, shape.max_seq_len);
+    fmt::print(
+        stderr,
+        "note: {} reservations of {} positions are {} bytes, more than {} has; reserving the {} needed\n",
+        shape.sequences, config.max_position_embeddings, wanted, program.gpu ? "the GPU" : "this machine",
+        shape.max_seq_len);
   }
   return shape;
+}
+
+std::unique_ptr<KvStore> make_store(const Program& program, const FlatCacheShape& shape) {
+#ifdef WITH_CUDA
+  if (program.gpu)
+    return std::make_unique<CudaFlatCacheStore>(program.model->config(), shape, program.dtype, *program.gpu);
+#endif
+  return std::make_unique<FlatCacheStore>(program.model->config(), shape, program.dtype, *program.pool);
 }
 
 }  // namespace
@@ -47,8 +58,8 @@ int main(int argc, char** argv) {
     const FlatCacheShape shape = reservation(program);
     FlatCacheManager manager(shape);
     check_capacity(program, manager, "raise --max-seq-len");
-    FlatCacheStore store(program.model->config(), shape, program.dtype, *program.pool);
-    const Report report = run_and_print(program, manager, store);
+    const std::unique_ptr<KvStore> store = make_store(program, shape);
+    const Report report = run_and_print(program, manager, *store);
     if (options->demo) print_reservations(report, shape.max_seq_len);
     return 0;
   });

@@ -2,19 +2,14 @@
 /// See sizing.h.
 #include "step3_paged/sizing.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
+#include "common/cli/device.h"
 #include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {
 namespace {
-
-std::int64_t machine_memory() {
-  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-}
 
 /// Blocks for all requests at once, with the watermark that admission leaves free beside others, and for a
 /// pinned prefix. The last id of a sequence is never fed back, so it needs no slot.
@@ -31,22 +26,46 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
   return total;
 }
 
+/// What blocks have to fit into.
+struct Memory {
+  const char* name;
+  std::int64_t bytes;
+};
+
+/// @throws InputError with the numbers if they do not.
+void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, const Memory& memory) {
+  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
+  if (blocks <= memory.bytes / block_bytes) return;
+  throw InputError(fmt::format("{} of {} blocks of {} bytes is more than {}, {} bytes; ask for at most {}",
+                               what, blocks, block_bytes, memory.name, memory.bytes,
+                               memory.bytes / block_bytes));
+}
+
+/// Bytes that a pool can take. On a GPU --attention gather collects one layer of all sequences at a time.
+std::int64_t usable(const Program& program) {
+  if (!program.gpu || program.options.attention == AttentionPath::paged) return program.memory;
+  const std::int64_t layers = program.model->config().layers;
+  return program.memory / (layers + 1) * layers;
+}
+
 }  // namespace
 
 PagedShape paged_shape(const Program& program) {
   const Options& options = program.options;
   PagedShape shape{0, options.block_size, program.model->config().kv_bytes_per_token(size_of(program.dtype))};
-  const std::int64_t memory = machine_memory();
+  const Memory memory{program.gpu ? "the GPU's memory that is left" : "this machine's memory",
+                      usable(program)};
   // One block must fit; then no product below can overflow.
-  if (shape.block_size > memory / shape.bytes_per_token) {
-    throw InputError(fmt::format(
-        "--block-size {}: one block of {} bytes per token is more than this machine's {} bytes of memory",
-        shape.block_size, shape.bytes_per_token, memory));
+  if (shape.block_size > memory.bytes / shape.bytes_per_token) {
+    throw InputError(fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes",
+                                 shape.block_size, shape.bytes_per_token, memory.name, memory.bytes));
   }
   const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
-  if (options.kv_memory_auto)
-    throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
-  if (options.kv_memory_bytes) {
+  if (options.kv_memory_auto) {
+    if (!program.gpu)
+      throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
+    shape.blocks = memory.bytes / block_bytes;
+  } else if (options.kv_memory_bytes) {
     shape.blocks = *options.kv_memory_bytes / block_bytes;
     if (shape.blocks == 0) {
       throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
@@ -55,18 +74,12 @@ PagedShape paged_shape(const Program& program) {
   } else {
     shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
   }
-  check_memory("a pool", shape.blocks, shape);
+  check_fits("a pool", shape.blocks, shape, memory);
   return shape;
 }
 
-void check_memory(const char* what, std::int64_t blocks, const PagedShape& shape) {
-  const std::int64_t memory = machine_memory();
-  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
-  if (blocks > memory / block_bytes) {
-    throw InputError(fmt::format(
-        "{} of {} blocks of {} bytes is more than this machine's {} bytes of memory; ask for at most {}",
-        what, blocks, block_bytes, memory, memory / block_bytes));
-  }
+void check_host_tier(std::int64_t blocks, const PagedShape& shape) {
+  check_fits("a host tier", blocks, shape, {"this machine's memory", machine_memory()});
 }
 
 }  // namespace kvcache

@@ -8,11 +8,10 @@
 namespace kvcache {
 
 /// The pool of --num-blocks or --kv-memory, else just as many blocks as the program's requests need together.
-/// @throws InputError with the numbers, for a size that holds no block or more than the machine's memory.
+/// @throws InputError with the numbers, for a size that holds no block or more than the device's memory.
 PagedShape paged_shape(const Program& program);
 
-/// @param what  "a pool"
-/// @throws InputError if that many blocks are more than the machine's memory.
-void check_memory(const char* what, std::int64_t blocks, const PagedShape& shape);
+/// @throws InputError if a host tier of that many blocks is more than the machine's memory.
+void check_host_tier(std::int64_t blocks, const PagedShape& shape);
 
 }  // namespace kvcache

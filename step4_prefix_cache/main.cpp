@@ -3,6 +3,7 @@
 /// found by its hash, samples of one prompt fork, and whoever writes to a shared block copies it first.
 #include <algorithm>
 #include <iterator>
+#include <memory>
 
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
@@ -12,6 +13,9 @@
 #include "step4_prefix_cache/demo.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "step4_prefix_cache/tiered_kv_store.h"
+#ifdef WITH_CUDA
+#include "step4_prefix_cache/cuda_tiered_kv_store.h"
+#endif
 
 namespace kvcache {
 namespace {
@@ -36,6 +40,18 @@ void check_beside_prefix(const Program& program, const PagedShape& shape) {
   }
 }
 
+std::unique_ptr<KvStore> make_store(const Program& program, const PagedShape& shape) {
+  const Options& options = program.options;
+  const PagedKvStore::Settings settings{options.attention, options.debug_fill};
+#ifdef WITH_CUDA
+  if (program.gpu)
+    return std::make_unique<CudaTieredKvStore>(program.model->config(), shape, options.host_blocks,
+                                               program.dtype, settings, *program.gpu);
+#endif
+  return std::make_unique<TieredKvStore>(program.model->config(), shape, options.host_blocks, program.dtype,
+                                         settings, *program.pool);
+}
+
 }  // namespace
 }  // namespace kvcache
 
@@ -47,14 +63,13 @@ int main(int argc, char** argv) {
     if (options->demo) add_demo_prompts(*options);
     Program program = load_program(Step::prefix_cache, *options);
     const PagedShape shape = paged_shape(program);
-    check_memory("a host tier", options->host_blocks, shape);
+    check_host_tier(options->host_blocks, shape);
     PrefixCachingManager manager(
         shape, {options->prefix_cache, options->salt, options->host_blocks, options->debug_hash_bits});
     check_capacity(program, manager, "raise --num-blocks or --kv-memory");
     check_beside_prefix(program, shape);
-    TieredKvStore store(program.model->config(), shape, options->host_blocks, program.dtype,
-                        {options->attention, options->debug_fill}, *program.pool);
-    const Report report = run_and_print(program, manager, store);
+    const std::unique_ptr<KvStore> store = make_store(program, shape);
+    const Report report = run_and_print(program, manager, *store);
     if (options->demo) print_sharing(report);
     return 0;
   });

@@ -41,9 +41,9 @@ class OnGpu : public testing::Test {
   template <typename T>
   std::vector<T> from_gpu(const T* data, std::int64_t count) const {
     std::vector<T> numbers(static_cast<std::size_t>(count));
-    cuda::check(cudaMemcpyAsync(numbers.data(), data, numbers.size() * sizeof(T), cudaMemcpyDeviceToHost,
-                                stream()),
-                "copying from the GPU");
+    cuda::check(
+        cudaMemcpyAsync(numbers.data(), data, numbers.size() * sizeof(T), cudaMemcpyDeviceToHost, stream()),
+        "copying from the GPU");
     device_->synchronize();
     return numbers;
   }

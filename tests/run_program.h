@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,9 +22,12 @@ struct ProgramResult {
   std::string out, err;
 };
 
+/// Whether a program may see the machine's GPU. Without it --device auto is the CPU, on every machine.
+enum class Gpu : std::uint8_t { hidden, visible };
+
 /// Runs `program` (a path) with `arguments`, standard input empty.
 inline ProgramResult run_program(const std::filesystem::path& program,
-                                 const std::vector<std::string>& arguments) {
+                                 const std::vector<std::string>& arguments, Gpu gpu = Gpu::hidden) {
   const TemporaryFolder folder;
   const std::filesystem::path out = folder.path() / "out", err = folder.path() / "err";
   const pid_t child = fork();
@@ -32,6 +36,7 @@ inline ProgramResult run_program(const std::filesystem::path& program,
       dup2(open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), as);
     };
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    if (gpu == Gpu::hidden) setenv("CUDA_VISIBLE_DEVICES", "", 1);
     redirect(out, STDOUT_FILENO);
     redirect(err, STDERR_FILENO);
     std::vector<char*> argv{const_cast<char*>(program.c_str())};
@@ -46,8 +51,9 @@ inline ProgramResult run_program(const std::filesystem::path& program,
 }
 
 /// Runs build/bin/`name`.
-inline ProgramResult run_step(const std::string& name, const std::vector<std::string>& arguments) {
-  return run_program(std::filesystem::path(BINARY_DIR) / name, arguments);
+inline ProgramResult run_step(const std::string& name, const std::vector<std::string>& arguments,
+                              Gpu gpu = Gpu::hidden) {
+  return run_program(std::filesystem::path(BINARY_DIR) / name, arguments, gpu);
 }
 
 }  // namespace kvcache

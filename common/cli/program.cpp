@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
+#include "common/cli/device.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
-#include "common/cpu/cpu_backend.h"
 #include "common/error.h"
 #include "fmt/format.h"
 
@@ -89,27 +89,27 @@ void add_requests(Program& program) {
 }  // namespace
 
 Program load_program(Step step, Options options) {
-  if (options.device == Device::cuda)
-    throw RunError("--device cuda: this build has no CUDA support; use --device cpu");
   Program program{.step = step,
                   .options = std::move(options),
                   .model_name = {},
                   .dtype = DType::f32,
                   .pool = {},
+                  .gpu = {},
+                  .memory = 0,
                   .tokenizer = {},
                   .model = {},
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
-  if (given.dtype) program.dtype = *given.dtype;
+  program.gpu = choose_gpu(given.device);
+  program.dtype = choose_dtype(given.dtype, program.gpu.get());
   program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
-  auto backend = std::make_unique<CpuBackend>(program.dtype, *program.pool);
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
     ProgressLine progress("Making random weights");
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
-    program.model = std::make_unique<Transformer>(config, std::move(weights), std::move(backend));
+    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   } else {
     const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
     program.model_name = folder.string();
@@ -118,13 +118,16 @@ Program load_program(Step step, Options options) {
       program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights");
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
-    program.model = std::make_unique<Transformer>(config, std::move(weights), std::move(backend));
+    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
     program.pinned_prefix = encode(*program.tokenizer, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
+  program.memory = program.gpu ? memory_left_by_a_pass(*program.model, *program.gpu, longest_request(program),
+                                                       std::ssize(program.requests))
+                               : machine_memory();
   return program;
 }
 
@@ -175,7 +178,7 @@ Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
   Report report = run(*program.model, manager, store, program.requests, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;
-  report.device = "cpu";
+  report.device = program.gpu ? "cuda" : "cpu";
   report.dtype = name_of(program.dtype);
   report.threads = program.pool->threads();
   for (SequenceReport& sequence : report.sequences) {

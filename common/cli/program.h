@@ -15,20 +15,27 @@
 
 namespace kvcache {
 
+namespace cuda {
+class Device;  // complete only in a build with CUDA
+}
+
 /// A model that is ready to run and the sequences asked for.
 struct Program {
   Step step;
   Options options;
-  std::string model_name;              ///< the folder, or "random:NAME"
-  DType dtype;                         ///< of weights, activations and K/V
-  std::unique_ptr<ThreadPool> pool;    ///< for everything that runs on the CPU
-  std::optional<Tokenizer> tokenizer;  ///< none with random weights
+  std::string model_name;                   ///< the folder, or "random:NAME"
+  DType dtype;                              ///< of weights, activations and K/V
+  std::unique_ptr<ThreadPool> pool;         ///< for everything that runs on the CPU
+  std::shared_ptr<const cuda::Device> gpu;  ///< none: the model runs on the CPU
+  std::int64_t memory;                      ///< bytes that K and V can take
+  std::optional<Tokenizer> tokenizer;       ///< none with random weights
   std::unique_ptr<Transformer> model;
   std::vector<Request> requests;  ///< in the order of the command line, samples of one prompt together
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
 };
 
-/// Loads what `options` ask for and checks every prompt.
+/// Loads what `options` ask for and checks every prompt. On a GPU one pass of the longest request is run too,
+/// to see how much memory it leaves; later ones need not load kernels any more.
 /// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
 /// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
 Program load_program(Step step, Options options);

@@ -1,7 +1,7 @@
 /// @file
 /// Causal attention of new tokens over stored keys and values on the GPU, wherever the rows lie: contiguous
-/// (steps 1 and 2, and step 3 after a gather) or in blocks (steps 3 and 4). One kernel body serves both, so all
-/// give the same bits. Chapter: step3_paged/README.md.
+/// (steps 1 and 2, and step 3 after a gather) or in blocks (steps 3 and 4). One kernel body serves both, so
+/// all give the same bits. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct SlotMap {
 #endif
 };
 
-/// Which kernels run. All but `automatic` are for tests and benchmarks: the stages in which the fast kernels came
-/// to be.
+/// Which kernels run. All but `automatic` are for tests and benchmarks: the stages in which the fast kernels
+/// came to be.
 enum class AttentionKernels : std::uint8_t { automatic, plain, tiles, tensor_cores };
 
 /// The attention of a pass: made ready once per pass, run once per layer.
@@ -48,8 +48,8 @@ class Attention {
   Attention(const Device& device, const AttentionShape& shape, DType dtype,
             AttentionKernels kernels = AttentionKernels::automatic);
 
-  /// A pass starts: sequence s has the rows row_begin[s] to row_begin[s + 1] of q, which are the last positions
-  /// of its context_len[s] tokens (PassPlan).
+  /// A pass starts: sequence s has the rows row_begin[s] to row_begin[s + 1] of q, which are the last
+  /// positions of its context_len[s] tokens (PassPlan).
   void begin(std::span<const std::int32_t> row_begin, std::span<const std::int32_t> context_len);
 
   /// out = softmax(q K^T / sqrt(head_dim)) V per query head, each row seeing the positions up to its own.

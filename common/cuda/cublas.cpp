@@ -22,9 +22,10 @@ void* open_library() {
   for (const std::string& path : {name, std::string(CUBLAS_FOLDER "/") + name}) {
     if (void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return opened;
   }
-  throw RunError(fmt::format("--device cuda: cannot load {}: {}; install NVIDIA's cuBLAS or put its folder into "
-                             "LD_LIBRARY_PATH",
-                             name, dlerror()));
+  throw RunError(
+      fmt::format("--device cuda: cannot load {}: {}; install NVIDIA's cuBLAS or put its folder into "
+                  "LD_LIBRARY_PATH",
+                  name, dlerror()));
 }
 
 void check(cublasStatus_t status, const char* what) {
@@ -50,10 +51,11 @@ struct Cublas::Library {
   decltype(cublasSetWorkspace_v2)* set_workspace =
       function<decltype(cublasSetWorkspace_v2)>("cublasSetWorkspace_v2");
   decltype(cublasSetMathMode)* set_math_mode = function<decltype(cublasSetMathMode)>("cublasSetMathMode");
-  // cublasGemmEx has overloads, so its type is written out: transposes, sizes, alpha, A, B, beta, C, precision.
-  using GemmEx = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
-                                const void*, cudaDataType, int, const void*, cudaDataType, int, const void*,
-                                void*, cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
+  // cublasGemmEx has overloads, so its type is written out: transposes, sizes, alpha, A, B, beta, C,
+  // precision.
+  using GemmEx = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                                const void*, const void*, cudaDataType, int, const void*, cudaDataType, int,
+                                const void*, void*, cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
   static_assert(std::is_same_v<decltype(static_cast<GemmEx*>(&cublasGemmEx)), GemmEx*>);
   GemmEx* gemm = function<GemmEx>("cublasGemmEx");
 };
@@ -81,12 +83,14 @@ void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const v
                       std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out,
                       bool add) const {
   if (rows == 0) return;
-  const cudaDataType_t type = dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
+  const cudaDataType_t type = dtype == DType::f32   ? CUDA_R_32F
+                              : dtype == DType::f16 ? CUDA_R_16F
+                                                    : CUDA_R_16BF;
   const float one = 1, kept = add ? 1 : 0;
   // cuBLAS counts columns first, so to it our rows are columns: y^T [out, rows] = W [out, in] x^T [in, rows].
   check(library_->gemm(static_cast<cublasHandle_t>(handle_), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out),
-                       static_cast<int>(rows), static_cast<int>(in), &one, weight, type, static_cast<int>(in), x,
-                       type, static_cast<int>(x_stride), &kept, y, type, static_cast<int>(y_stride),
+                       static_cast<int>(rows), static_cast<int>(in), &one, weight, type, static_cast<int>(in),
+                       x, type, static_cast<int>(x_stride), &kept, y, type, static_cast<int>(y_stride),
                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "a matrix product");
 }

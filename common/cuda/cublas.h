@@ -1,6 +1,6 @@
 /// @file
-/// Matrix products by NVIDIA's cuBLAS, loaded when a GPU is first used: a program that runs on the CPU neither
-/// needs the library nor waits for its half gigabyte to be mapped.
+/// Matrix products by NVIDIA's cuBLAS, loaded when a GPU is first used: a program that runs on the CPU
+/// neither needs the library nor waits for its half gigabyte to be mapped.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,10 +2,14 @@
 /// See device.h.
 #include "common/cuda/device.h"
 
+#include <string>
+
 #include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {
+
+constexpr int kOldest = 75;  // compute capability that the kernels are built for
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -30,30 +34,48 @@ void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event) {
   check(cudaStreamWaitEvent(later, event), "waiting for a CUDA event");
 }
 
-bool Device::available() {
-  int count = 0;
-  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+namespace {
+
+/// Why there is no GPU to use; empty: there is one.
+std::string reason_for_no_gpu() {
+  int count = 0, driver = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
   cudaGetLastError();
-  return found;
+  if (status == cudaSuccess && count > 0) return "";
+  cudaDriverGetVersion(&driver);
+  if (driver == 0) return "no NVIDIA driver is installed";
+  if (status == cudaErrorInsufficientDriver) {
+    return fmt::format("the NVIDIA driver is made for CUDA {}.{} and this build for {}.{}", driver / 1000,
+                       driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  return status == cudaSuccess || status == cudaErrorNoDevice ? "no GPU was found"
+                                                              : cudaGetErrorString(status);
+}
+
+}  // namespace
+
+bool Device::available() {
+  int count = 0, major = 0, minor = 0;
+  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
+                     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess;
+  cudaGetLastError();
+  return found && major * 10 + minor >= kOldest;
 }
 
 Device::Device() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0) {
-    cudaGetLastError();
-    throw RunError(fmt::format("--device cuda: {}; use --device cpu",
-                               status == cudaSuccess ? "no GPU was found" : cudaGetErrorString(status)));
-  }
+  if (const std::string reason = reason_for_no_gpu(); !reason.empty())
+    throw RunError(fmt::format("--device cuda: {}; use --device cpu", reason));
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
   name_ = properties.name;
   compute_capability_ = properties.major * 10 + properties.minor;
   multiprocessors_ = properties.multiProcessorCount;
-  if (compute_capability_ < 75) {
-    throw RunError(fmt::format("--device cuda: {} has compute capability {}.{} and this build needs 7.5; use "
-                               "--device cpu",
-                               name_, properties.major, properties.minor));
+  if (compute_capability_ < kOldest) {
+    throw RunError(
+        fmt::format("--device cuda: {} has compute capability {}.{} and this build needs {}.{}; use "
+                    "--device cpu",
+                    name_, properties.major, properties.minor, kOldest / 10, kOldest % 10));
   }
   check(cudaSetDevice(0), "choosing the GPU");
   stream_ = make_stream();
@@ -73,8 +95,8 @@ std::int64_t Device::total_memory() const {
 
 void Device::check_dtype(DType dtype) const {
   if (dtype != DType::bf16 || compute_capability_ >= 80) return;
-  throw RunError(fmt::format("--dtype bf16 needs compute capability 8.0 and {} has {}.{}; use f16 or f32", name_,
-                             compute_capability_ / 10, compute_capability_ % 10));
+  throw RunError(fmt::format("--dtype bf16 needs compute capability 8.0 and {} has {}.{}; use f16 or f32",
+                             name_, compute_capability_ / 10, compute_capability_ % 10));
 }
 
 void Device::synchronize() const {

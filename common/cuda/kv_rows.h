@@ -1,5 +1,6 @@
 /// @file
-/// Writing new K/V rows where a slot mapping says, on the GPU. Chapter: step 1 (slot = row), step 3 (scatter).
+/// Writing new K/V rows where a slot mapping says, on the GPU. Chapter: step 1 (slot = row), step 3
+/// (scatter).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -44,9 +44,15 @@ constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator
   return (numerator + denominator - 1) / denominator;
 }
 
-__device__ inline float to_float(float number) { return number; }
-__device__ inline float to_float(__half number) { return __half2float(number); }
-__device__ inline float to_float(__nv_bfloat16 number) { return __bfloat162float(number); }
+__device__ inline float to_float(float number) {
+  return number;
+}
+__device__ inline float to_float(__half number) {
+  return __half2float(number);
+}
+__device__ inline float to_float(__nv_bfloat16 number) {
+  return __bfloat162float(number);
+}
 
 /// `number` rounded to nearest, ties to even.
 template <typename T>

@@ -43,8 +43,8 @@ class Backend {
 
   /// out[row] = table[ids[row]].
   virtual void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) = 0;
-  /// x += delta, if that has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row. One operation because
-  /// a GPU then reads x once.
+  /// x += delta, if that has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row. One operation
+  /// because a GPU then reads x once.
   virtual void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) = 0;
   /// One product y = x W^T + b.
   struct Product {

@@ -1,0 +1,97 @@
+/// @file
+/// See device.h.
+#include "common/cli/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/cpu/cpu_backend.h"
+#include "common/error.h"
+#ifdef WITH_CUDA
+#include "common/cuda/cuda_backend.h"
+#include "common/cuda/device_weights.h"
+#endif
+
+namespace kvcache {
+
+namespace {
+
+std::unique_ptr<Transformer> make_cpu_model(const ModelConfig& config, Weights weights, DType dtype,
+                                            ThreadPool& pool) {
+  return std::make_unique<Transformer>(config, std::move(weights), std::make_unique<CpuBackend>(dtype, pool));
+}
+
+/// For a pass that is run for its memory alone: keeps no K and V, and attention's result is what happens to
+/// be there.
+class NothingKept final : public KvStore {
+ public:
+  void begin(const PassPlan&) override {}
+  void write(std::int64_t, const Matrix&, const Matrix&) override {}
+  void attend(std::int64_t, const Matrix&, Matrix&) override {}
+};
+
+}  // namespace
+
+std::int64_t machine_memory() {
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+#ifdef WITH_CUDA
+
+std::shared_ptr<const cuda::Device> choose_gpu(Device wanted) {
+  if (wanted == Device::cpu || (wanted == Device::automatic && !cuda::Device::available())) return nullptr;
+  return std::make_shared<const cuda::Device>();
+}
+
+DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu) {
+  if (gpu == nullptr) return wanted.value_or(DType::f32);
+  if (wanted) gpu->check_dtype(*wanted);
+  return wanted.value_or(gpu->default_dtype());
+}
+
+std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
+                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>& gpu) {
+  if (!gpu) return make_cpu_model(config, std::move(weights), dtype, pool);
+  return std::make_unique<Transformer>(config, cuda::upload_weights(weights, dtype, *gpu),
+                                       std::make_unique<cuda::CudaBackend>(dtype, gpu));
+}
+
+std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, std::int64_t tokens,
+                                   std::int64_t sequences) {
+  constexpr std::int64_t kMargin = 256 << 20;
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+  PassPlan plan;
+  plan.add(0, ids, 0);
+  plan.logits_rows.assign(static_cast<std::size_t>(sequences), plan.logits_rows.back());
+  NothingKept store;
+  model.forward(plan, store);
+  gpu.synchronize();
+  return std::max<std::int64_t>(0, gpu.free_memory() - kMargin);
+}
+
+#else
+
+std::shared_ptr<const cuda::Device> choose_gpu(Device wanted) {
+  if (wanted != Device::cuda) return nullptr;
+  throw RunError("--device cuda: this build has no CUDA support; use --device cpu");
+}
+
+DType choose_dtype(std::optional<DType> wanted, const cuda::Device*) {
+  return wanted.value_or(DType::f32);
+}
+
+std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
+                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>&) {
+  return make_cpu_model(config, std::move(weights), dtype, pool);
+}
+
+std::int64_t memory_left_by_a_pass(Transformer&, const cuda::Device&, std::int64_t, std::int64_t) {
+  return 0;  // no GPU is ever chosen
+}
+
+#endif
+
+}  // namespace kvcache

@@ -1,0 +1,42 @@
+/// @file
+/// Where a program runs: on the CPU, or on a GPU if this build can and the machine has one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "common/cli/options.h"
+#include "common/cpu/thread_pool.h"
+#include "common/model/transformer.h"
+
+namespace kvcache {
+
+namespace cuda {
+class Device;  // complete only in a build with CUDA
+}
+
+/// The GPU to run on; none: the CPU.
+/// @throws RunError for Device::cuda without a GPU, or in a build without CUDA.
+std::shared_ptr<const cuda::Device> choose_gpu(Device wanted);
+
+/// `wanted`, else the device's default.
+/// @param gpu  nullptr: the CPU
+/// @throws RunError if the GPU does not compute in that type.
+DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu);
+
+/// A model on `gpu`, or on the CPU's `pool`, which must outlive it.
+/// @throws RunError if the weights do not fit into the GPU's memory.
+std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
+                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>& gpu);
+
+/// Bytes of memory that the machine has.
+std::int64_t machine_memory();
+
+/// Runs one pass of `tokens` tokens that ends in the logits of `sequences` sequences, for the memory that it
+/// takes (and so that later ones need not load kernels any more).
+/// @return bytes of the GPU's memory that are left, less a margin for the parts of attention and for tables
+std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, std::int64_t tokens,
+                                   std::int64_t sequences);
+
+}  // namespace kvcache

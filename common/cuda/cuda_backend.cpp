@@ -1,0 +1,133 @@
+/// @file
+/// See cuda_backend.h. The kernels themselves are in kernels.cu.
+#include "common/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache::cuda {
+namespace {
+
+Rows rows_of(const Matrix& matrix) {
+  return {matrix.data, matrix.rows, matrix.cols, matrix.stride};
+}
+
+/// `cols` columns of `matrix` from `first` on, of numbers of `size` bytes.
+Matrix columns(const Matrix& matrix, std::int64_t first, std::int64_t cols, std::int64_t size) {
+  Matrix part = matrix;
+  part.data = static_cast<std::byte*>(matrix.data) + first * size;
+  part.cols = cols;
+  part.capacity = 0;  // not its own
+  return part;
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(DType dtype, std::shared_ptr<const Device> device)
+    : dtype_(dtype), device_(std::move(device)), cublas_(device_->stream()) {}
+
+void CudaBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.stride = padded_stride(cols);
+  if (rows * matrix.stride <= matrix.capacity) return;
+  matrix.capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
+  matrix.memory.reset();
+  matrix.memory = allocate_device(matrix.capacity * size_of(dtype_), "a pass's activations");
+  matrix.data = matrix.memory.get();
+}
+
+void CudaBackend::embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) {
+  resize(out, std::ssize(ids), table.cols);
+  cuda::embed(dtype_, table.data, token_ids_(ids, device_->stream()), rows_of(out), device_->stream());
+}
+
+void CudaBackend::add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) {
+  resize(out, x.rows, x.cols);
+  cuda::add_and_norm(dtype_, rows_of(x), rows_of(delta), weight.data, eps, rows_of(out), device_->stream());
+}
+
+bool CudaBackend::lie_together(std::span<const Product> products) const {
+  for (std::size_t n = 1; n < products.size(); ++n) {
+    const Projection& before = *products[n - 1].projection;
+    const Projection& next = *products[n].projection;
+    if (next.weight.data != before.weight.data + before.weight.rows * before.weight.cols * size_of(dtype_) ||
+        next.bias.present() != before.bias.present() ||
+        (next.bias.present() && next.bias.data != before.bias.data + before.bias.cols * size_of(dtype_)) ||
+        before.weight.rows % 8 != 0) {  // the next one's columns would not begin on 16 bytes
+      return false;
+    }
+  }
+  return true;
+}
+
+void CudaBackend::multiply(const Matrix& x, const Projection& projection, const Rows& out, bool biased) {
+  // The bias goes in first and the product is added to it in float32: one rounding.
+  if (biased) fill_rows(dtype_, projection.bias.data, out, device_->stream());
+  cublas_.multiply(dtype_, x.data, x.stride, projection.weight.data, out.data, out.stride, out.rows, x.cols,
+                   out.cols, biased);
+}
+
+void CudaBackend::project(const Matrix& x, std::span<const Product> products) {
+  if (!lie_together(products)) {
+    for (const Product& product : products) project(x, {&product, 1});
+    return;
+  }
+  std::int64_t cols = 0;
+  for (const Product& product : products) cols += product.projection->weight.rows;
+  Matrix& all = *products[0].out;
+  resize(all, x.rows, cols);
+  multiply(x, *products[0].projection, rows_of(all), products[0].projection->bias.present());
+
+  std::int64_t first = products[0].projection->weight.rows;
+  for (const Product& product : products.subspan(1)) {
+    const std::int64_t own = product.projection->weight.rows;
+    *product.out = columns(all, first, own, size_of(dtype_));
+    first += own;
+  }
+  all.cols = products[0].projection->weight.rows;
+}
+
+void CudaBackend::set_positions(std::span<const std::int32_t> positions,
+                                std::span<const float> inverse_frequencies) {
+  const std::int64_t rows = std::ssize(positions), half = std::ssize(inverse_frequencies);
+  cosines_.reserve(rows * half, "the rotation of a pass");
+  sines_.reserve(rows * half, "the rotation of a pass");
+  rotation_table(positions_(positions, device_->stream()),
+                 inverse_frequencies_(inverse_frequencies, device_->stream()), rows, half, cosines_.data(),
+                 sines_.data(), device_->stream());
+}
+
+void CudaBackend::norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) {
+  cuda::norm_and_rotate(dtype_, rows_of(x), head_dim, norm.data, eps, cosines_.data(), sines_.data(),
+                        device_->stream());
+}
+
+void CudaBackend::swiglu(const Matrix& gate, const Matrix& up, Matrix& out) {
+  resize(out, gate.rows, gate.cols);
+  cuda::swiglu(dtype_, rows_of(gate), rows_of(up), rows_of(out), device_->stream());
+}
+
+void CudaBackend::select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) {
+  resize(out, std::ssize(rows), x.cols);
+  cuda::select_rows(dtype_, rows_of(x), selected_(rows, device_->stream()), rows_of(out), device_->stream());
+}
+
+void CudaBackend::read(const Matrix& x, std::span<float> out) {
+  wide_.reserve(x.rows * x.cols, "the numbers to be read");
+  widen(dtype_, rows_of(x), wide_.data(), device_->stream());
+  check(
+      cudaMemcpyAsync(out.data(), wide_.data(), out.size_bytes(), cudaMemcpyDeviceToHost, device_->stream()),
+      "copying from the GPU");
+  device_->synchronize();
+}
+
+std::vector<std::int32_t> CudaBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
+  if (picks.empty()) {
+    device_->synchronize();
+    return {};
+  }
+  return pick_ids_(dtype_, logits.data, logits.stride, logits.cols, picks, device_->stream());
+}
+
+}  // namespace kvcache::cuda

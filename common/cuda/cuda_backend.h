@@ -1,0 +1,54 @@
+/// @file
+/// The forward pass's arithmetic on a GPU. Chapter: step 3.
+#pragma once
+
+#include <memory>
+
+#include "common/cuda/cublas.h"
+#include "common/cuda/device.h"
+#include "common/cuda/kernels.h"
+#include "common/cuda/memory.h"
+#include "common/cuda/sampling.h"
+#include "common/model/backend.h"
+
+namespace kvcache::cuda {
+
+/// Activations and weights are numbers of one type on the GPU; sums are float32. The work is queued in the
+/// device's stream and the host goes on; `read` and `pick` wait for it. A row's result depends on that row
+/// alone, bit for bit, except in the products, which are cuBLAS's.
+class CudaBackend final : public Backend {
+ public:
+  /// @param dtype  of activations and weights (upload_weights)
+  CudaBackend(DType dtype, std::shared_ptr<const Device> device);
+
+  void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
+  void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
+  void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) override;
+  /// Products whose weights lie one after the other are computed as one; their results are then columns of
+  /// one matrix.
+  void project(const Matrix& x, std::span<const Product> products) override;
+  void set_positions(std::span<const std::int32_t> positions,
+                     std::span<const float> inverse_frequencies) override;
+  void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
+  void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
+  void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
+  void read(const Matrix& x, std::span<float> out) override;
+  std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) override;
+
+ private:
+  /// Numbers between the rows of a matrix: they begin on 16 bytes.
+  static std::int64_t padded_stride(std::int64_t cols) { return (cols + 7) / 8 * 8; }
+  bool lie_together(std::span<const Product> products) const;
+  void multiply(const Matrix& x, const Projection& projection, const Rows& out, bool biased);
+
+  DType dtype_;
+  std::shared_ptr<const Device> device_;
+  Cublas cublas_;
+  PickIds pick_ids_;
+  Upload<std::int32_t> token_ids_, positions_, selected_;  // [rows] of the pass
+  Upload<float> inverse_frequencies_;                      // [head_dim / 2]
+  DeviceBuffer<float> cosines_, sines_;                    // [rows, head_dim / 2]
+  DeviceBuffer<float> wide_;                               // [rows, cols] of what is read
+};
+
+}  // namespace kvcache::cuda

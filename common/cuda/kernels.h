@@ -1,0 +1,55 @@
+/// @file
+/// The small operations of a forward pass on the GPU: everything but the matrix products (cublas.h),
+/// attention (attention.h) and the choice of ids (sampling.h). Sums are float32, every stored result is
+/// rounded once to the type. Chapter: step 3.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/model/dtype.h"
+
+namespace kvcache::cuda {
+
+/// Activations [rows, cols] on the GPU, rows `stride` numbers apart.
+struct Rows {
+  void* data = nullptr;
+  std::int64_t rows = 0, cols = 0, stride = 0;
+};
+
+/// out[row] = table[ids[row]].
+/// @param table  [vocab, cols], packed
+/// @param ids    [rows] on the GPU
+void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream);
+
+/// x += delta, if that has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row.
+void add_and_norm(DType dtype, const Rows& x, const Rows& delta, const void* weight, float eps,
+                  const Rows& out, cudaStream_t stream);
+
+/// cosines and sines of positions[row] * inverse_frequencies[d], [rows, half] each.
+void rotation_table(const std::int32_t* positions, const float* inverse_frequencies, std::int64_t rows,
+                    std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
+
+/// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim] unless that is nullptr, then
+/// turns its pairs (d, d + head_dim / 2). head_dim is even and at most 256.
+void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const void* norm, float eps,
+                     const float* cosines, const float* sines, cudaStream_t stream);
+
+/// out = gate / (1 + e^-gate) * up.
+void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream);
+
+/// Every row of out becomes `bias` [cols].
+void fill_rows(DType dtype, const void* bias, const Rows& out, cudaStream_t stream);
+
+/// out[n] = x[rows[n]]; `rows` [out.rows] on the GPU.
+void select_rows(DType dtype, const Rows& x, const std::int32_t* rows, const Rows& out, cudaStream_t stream);
+
+/// `to` [rows, cols] packed floats.
+void widen(DType dtype, const Rows& x, float* to, cudaStream_t stream);
+
+/// to[n] = from[n], `count` numbers, rounded to `to_dtype`.
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, std::int64_t count,
+             cudaStream_t stream);
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,36 @@
+/// @file
+/// See cuda_no_cache_store.h.
+#include "step1_no_cache/cuda_no_cache_store.h"
+
+#include <vector>
+
+#include "common/cuda/kv_rows.h"
+
+namespace kvcache {
+
+CudaNoCacheStore::CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device)
+    : dtype_(dtype),
+      width_(config.kv_heads * config.head_dim),
+      device_(device),
+      attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
+
+void CudaNoCacheStore::begin(const PassPlan& plan) {
+  k_.reserve(plan.tokens() * width_ * size_of(dtype_), "K of one layer");
+  v_.reserve(plan.tokens() * width_ * size_of(dtype_), "V of one layer");
+  slots_(plan.slots, device_.stream());
+  const std::vector<std::int64_t> first_slots(plan.row_begin.begin(), plan.row_begin.end() - 1);
+  first_slots_(first_slots, device_.stream());
+  attention_.begin(plan.row_begin, plan.context_len);
+}
+
+void CudaNoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
+  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(), k_.data(),
+                   v_.data(), device_.stream());
+}
+
+void CudaNoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
+  attention_.run({k_.data(), v_.data()}, {.first_slot = first_slots_.data()}, q.data, q.stride, out.data,
+                 out.stride);
+}
+
+}  // namespace kvcache

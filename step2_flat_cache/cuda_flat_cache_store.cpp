@@ -1,0 +1,42 @@
+/// @file
+/// See cuda_flat_cache_store.h.
+#include "step2_flat_cache/cuda_flat_cache_store.h"
+
+#include <vector>
+
+#include "common/cuda/kv_rows.h"
+
+namespace kvcache {
+
+CudaFlatCacheStore::CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
+                                       const cuda::Device& device)
+    : dtype_(dtype),
+      width_(config.kv_heads * config.head_dim),
+      layer_bytes_(shape.sequences * shape.max_seq_len * width_ * size_of(dtype)),
+      device_(device),
+      attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype),
+      k_(config.layers * layer_bytes_, "the flat cache"),
+      v_(config.layers * layer_bytes_, "the flat cache") {}
+
+void CudaFlatCacheStore::begin(const PassPlan& plan) {
+  slots_(plan.slots, device_.stream());
+  std::vector<std::int64_t> first_slots;
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const auto begin = static_cast<std::size_t>(plan.row_begin[s]);
+    first_slots.push_back(plan.slots[begin] - plan.positions[begin]);
+  }
+  first_slots_(first_slots, device_.stream());
+  attention_.begin(plan.row_begin, plan.context_len);
+}
+
+void CudaFlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(),
+                   k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_, device_.stream());
+}
+
+void CudaFlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
+  attention_.run({k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_},
+                 {.first_slot = first_slots_.data()}, q.data, q.stride, out.data, out.stride);
+}
+
+}  // namespace kvcache

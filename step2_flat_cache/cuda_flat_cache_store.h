@@ -1,0 +1,36 @@
+/// @file
+/// Step 2's store on a GPU. Chapter: step2_flat_cache/README.md.
+#pragma once
+
+#include <cstddef>
+
+#include "common/cuda/attention.h"
+#include "common/cuda/memory.h"
+#include "common/kv/kv_store.h"
+#include "common/model/config.h"
+#include "step2_flat_cache/flat_cache.h"
+
+namespace kvcache {
+
+/// As FlatCacheStore, but the GPU's memory is taken at once: what is reserved is not there for anything else.
+class CudaFlatCacheStore final : public KvStore {
+ public:
+  /// @throws RunError when the GPU has not that much memory.
+  CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
+                     const cuda::Device& device);
+
+  void begin(const PassPlan& plan) override;
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+
+ private:
+  DType dtype_;
+  std::int64_t width_;        // numbers of a K or V row: kv_heads * head_dim
+  std::int64_t layer_bytes_;  // of K, or of V
+  const cuda::Device& device_;
+  cuda::Attention attention_;
+  cuda::Upload<std::int64_t> slots_, first_slots_;  // [tokens], [sequences] of the pass
+  cuda::DeviceBuffer<std::byte> k_, v_;             // [layers, sequences, max_seq_len, kv_heads, head_dim]
+};
+
+}  // namespace kvcache
