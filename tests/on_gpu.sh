@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# What can be seen only on a machine with a GPU: the tests with the label cuda, the same under compute-sanitizer, the
+# kernel benchmarks, and the four programs. Leaves a record in a folder, to be kept under docs/results/.
+#
+# Usage: tests/on_gpu.sh BUILD RECORD [tests] [sanitizers] [benchmarks] [programs]   (all, if none is named)
+set -uo pipefail
+
+[ $# -ge 2 ] || { sed -n 2,6p "$0"; exit 2; }
+build=$1 record=$2
+shift 2
+[ $# -gt 0 ] || set -- tests sanitizers benchmarks programs
+mkdir -p "$record"
+summary=$record/summary.txt
+failed=0
+
+say() { echo "$*" | tee -a "$summary"; }
+
+describe_machine() {
+  say "date: $(date -u +%Y-%m-%dT%H:%MZ)"
+  say "gpu, driver, memory: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
+  say "cuda: $(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+}
+
+# Runs a command with its output in a file; notes how it went and the last line that says so.
+note() {
+  local name=$1 log=$record/$2 pattern=$3 code
+  shift 3
+  "$@" >"$log" 2>&1
+  code=$?
+  say "$name: exit $code; $(grep -E "$pattern" "$log" | tail -1)"
+  [ $code -eq 0 ] || failed=1
+}
+
+run_tests() {
+  local test
+  for test in "$build"/bin/cuda_*_test; do
+    note "$(basename "$test")" "$(basename "$test").txt" 'PASSED|FAILED|SKIPPED' "$test"
+    grep -E '^\[  FAILED  \]|^\[  SKIPPED \]' "$record/$(basename "$test").txt" | sort -u | tee -a "$summary"
+  done
+}
+
+# Under a sanitizer a kernel runs some fifty times slower: the tests that move gigabytes or load large models are left
+# out (their names begin with Large), and so are the programs, which are processes of their own.
+run_sanitizers() {
+  local tool test name filter
+  for tool in memcheck racecheck initcheck synccheck; do
+    for test in "$build"/bin/cuda_*_test; do
+      name=$(basename "$test")
+      filter='-*.Large*'
+      case $name in
+        cuda_program_test) continue ;;
+        cuda_reference_test) filter='*/qwen3_tied:*/llama_gqa' ;;
+      esac
+      note "$tool $name" "$tool-$name.txt" 'ERROR SUMMARY|RACECHECK SUMMARY' \
+        timeout 400 compute-sanitizer --tool "$tool" --error-exitcode 9 "$test" --gtest_filter="$filter" --gtest_brief=1
+    done
+  done
+}
+
+run_benchmarks() {
+  note bench_kernels bench_kernels.txt '.' "$build/bin/bench_kernels" --benchmark_out="$record/bench_kernels.json" \
+    --benchmark_out_format=json --benchmark_counters_tabular=true
+  cat "$record/bench_kernels.txt"
+}
+
+run_programs() {
+  local step weights
+  for weights in fairytale qwen3-0.6b; do
+    for step in step1_no_cache step2_flat_cache step3_paged step4_prefix_cache; do
+      local options=(--device cuda --tokens 64 --ignore-eos --json)
+      [ $weights = fairytale ] || options+=(--random-weights "$weights")
+      note "$step $weights" "$step-$weights.json" '"' "$build/bin/$step" "${options[@]}"
+      python3 - "$record/$step-$weights.json" <<'PYTHON' | tee -a "$summary"
+import json, sys
+report = json.load(open(sys.argv[1]))
+timing = report["timing"]
+print(f'  {report["dtype"]}: prefill {timing["prefill_ms"]:.2f} ms, {timing["ms_per_token"]:.3f} ms per token, '
+      f'K/V reserved {report["kv_memory"]["reserved_bytes"]} bytes; {report["sequences"][0]["text"][:60]!r}')
+PYTHON
+    done
+  done
+}
+
+describe_machine
+for part in "$@"; do
+  case $part in
+    tests | sanitizers | benchmarks | programs) run_"$part" ;;
+    *) echo "error: unknown part '$part'; known are tests, sanitizers, benchmarks, programs" >&2; exit 2 ;;
+  esac
+done
+exit $failed
