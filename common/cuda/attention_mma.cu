@@ -138,7 +138,8 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
 #endif
 }
 
-constexpr int kPrefillKeys = kWarps * kTileKeys;
+/// Keys of a tile.
+[[maybe_unused]] constexpr int kPrefillKeys = kWarps * kTileKeys;
 
 /// K and V of kPrefillKeys keys, twice: while one pair is worked on the next one is on its way.
 template <int D>
