@@ -11,17 +11,17 @@ namespace {
 
 constexpr int kWarps = 4;
 
-/// Bytes of one tile of K, or of V.
 template <int D>
-constexpr int kTileBytes = kTileKeys* D * 2;
-
-/// Tiles that a decoding warp has on their way: of a block 64 KiB, and three blocks of a multiprocessor have
-/// the 64 KiB and more in flight that hide the memory's latency.
-template <int D>
-constexpr int kStages = D == 128 ? 2 : 4;
-
-template <int D>
-constexpr int kDecodeBytes = kWarps* kStages<D> * 2 * kTileBytes<D>;
+struct Sizes {
+  static constexpr int tile_bytes = kTileKeys * D * 2;  // of K, or of V
+  /// Tiles of K and of V that a decoding warp has on their way: 64 KiB in a block, so that the three blocks
+  /// of a multiprocessor always have the 64 KiB in flight that hide the memory's latency.
+  static constexpr int stages = D == 128 ? 2 : 4;
+  static constexpr int decode_bytes = kWarps * stages * 2 * tile_bytes;
+  static constexpr int prefill_keys = kWarps * kTileKeys;
+  /// K and V, twice: while one pair is worked on the next one is on its way.
+  static constexpr int prefill_bytes = 2 * 2 * prefill_keys * D * 2;
+};
 
 /// What the warps of a decoding block have in the end, for the merge. In the same memory as the ring.
 template <int D>
@@ -72,6 +72,7 @@ __device__ void merge_warps(const AttentionPass& pass, const AttentionTile& tile
 template <typename T, int D>
 __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
+  using S = Sizes<D>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
   const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];
   if (tile.row < 0) return;
@@ -84,19 +85,21 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
   const auto offset_of = [&](int turn) {
     return kv_offset(pass, tile, kv_head, first_key(turn) + lane % kTileKeys);
   };
-  const std::uint32_t ring = shared_address(shared_bytes) + warp * kStages<D> * 2 * kTileBytes<D>;
-  const auto k_tile = [&](int turn) { return ring + turn % kStages<D> * 2 * kTileBytes<D>; };
-  const auto v_tile = [&](int turn) { return k_tile(turn) + kTileBytes<D>; };
+  const std::uint32_t ring = shared_address(shared_bytes) + warp * S::stages * 2 * S::tile_bytes;
+  const auto k_tile = [&](int turn) { return ring + turn % S::stages * 2 * S::tile_bytes; };
+  const auto v_tile = [&](int turn) { return k_tile(turn) + S::tile_bytes; };
   const auto copy = [&](std::uint32_t to, const T* from, int turn, std::int64_t offset) {
     if (first_key(turn) < tile.end) copy_tile<T, D>(to, from, offset);
     commit_copies();  // an empty group too, so that the number of groups on their way is always the same
   };
 
+  std::int64_t offsets[S::stages];  // all looked up before the first is waited for
 #pragma unroll
-  for (int turn = 0; turn < kStages<D>; ++turn) {
-    const std::int64_t offset = offset_of(turn);
-    copy(k_tile(turn), k_rows, turn, offset);
-    copy(v_tile(turn), v_rows, turn, offset);
+  for (int turn = 0; turn < S::stages; ++turn) offsets[turn] = offset_of(turn);
+#pragma unroll
+  for (int turn = 0; turn < S::stages; ++turn) {
+    copy(k_tile(turn), k_rows, turn, offsets[turn]);
+    copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
   WarpQueries<T, D> queries;
   const T* q[2];
@@ -106,15 +109,15 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
   }
   queries.load(q);
 
-  constexpr int kPending = 2 * kStages<D> - 1;
+  constexpr int kPending = 2 * S::stages - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
-    const std::int64_t ahead = offset_of(turn + kStages<D>);  // looked up long before it is needed
+    const std::int64_t ahead = offset_of(turn + S::stages);  // looked up long before it is needed
     float scores[kTileKeys / 8][4];
     wait_for_copies<kPending>();
     __syncwarp();
     queries.template score<kTileKeys>(k_tile(turn), scores);
     __syncwarp();
-    copy(k_tile(turn), k_rows, turn + kStages<D>, ahead);
+    copy(k_tile(turn), k_rows, turn + S::stages, ahead);
 
     const int seen = tile.end - first_key(turn);
     if (seen < kTileKeys) queries.template mask<kTileKeys>(scores, {seen, seen});
@@ -124,11 +127,11 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
     __syncwarp();
     queries.template add_values<kTileKeys>(scores, v_tile(turn));
     __syncwarp();
-    copy(v_tile(turn), v_rows, turn + kStages<D>, ahead);
+    copy(v_tile(turn), v_rows, turn + S::stages, ahead);
   }
   queries.add_up_weights();
 
-  static_assert(sizeof(WarpParts<D>) <= kDecodeBytes<D>);
+  static_assert(sizeof(WarpParts<D>) <= S::decode_bytes);
   WarpParts<D>& parts = *reinterpret_cast<WarpParts<D>*>(shared_bytes);
   __syncthreads();  // all warps are done with the ring
   store_warp_part(queries, tile.queries, parts);
@@ -138,18 +141,12 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
 #endif
 }
 
-/// Keys of a tile.
-[[maybe_unused]] constexpr int kPrefillKeys = kWarps * kTileKeys;
-
-/// K and V of kPrefillKeys keys, twice: while one pair is worked on the next one is on its way.
-template <int D>
-constexpr int kPrefillBytes = 2 * 2 * kWarps* kTileBytes<D>;
-
 /// 64 queries of one sequence and KV head over all positions that any of them sees. Each warp has 16 of them,
 /// and brings a quarter of each tile of keys.
 template <typename T, int D>
 __global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
+  using S = Sizes<D>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
   const AttentionTile tile = pass.tiles[blockIdx.x / pass.kv_heads];
   if (tile.row < 0) return;
@@ -160,16 +157,16 @@ __global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ A
     return kv_offset(pass, tile, kv_head, first_key + warp * kTileKeys + lane % kTileKeys);
   };
   const std::uint32_t buffers = shared_address(shared_bytes);
-  const auto k_tiles = [&](int turn) { return buffers + turn % 2 * 2 * kWarps * kTileBytes<D>; };
-  const auto v_tiles = [&](int turn) { return k_tiles(turn) + kWarps * kTileBytes<D>; };
+  const auto k_tiles = [&](int turn) { return buffers + turn % 2 * 2 * kWarps * S::tile_bytes; };
+  const auto v_tiles = [&](int turn) { return k_tiles(turn) + kWarps * S::tile_bytes; };
   const auto copy = [&](int turn, std::int64_t offset) {
-    copy_tile<T, D>(k_tiles(turn) + warp * kTileBytes<D>, static_cast<const T*>(pass.rows.k), offset);
-    copy_tile<T, D>(v_tiles(turn) + warp * kTileBytes<D>, static_cast<const T*>(pass.rows.v), offset);
+    copy_tile<T, D>(k_tiles(turn) + warp * S::tile_bytes, static_cast<const T*>(pass.rows.k), offset);
+    copy_tile<T, D>(v_tiles(turn) + warp * S::tile_bytes, static_cast<const T*>(pass.rows.v), offset);
     commit_copies();
   };
 
   copy(0, offset_of(0));
-  std::int64_t ahead = offset_of(kPrefillKeys);
+  std::int64_t ahead = offset_of(S::prefill_keys);
   WarpQueries<T, D> queries;
   int own[2], visible[2];  // the lane's two queries; rows without one repeat the last
   const T* q[2];
@@ -181,20 +178,20 @@ __global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ A
   queries.load(q);
   const int seen_by_all = visible_to(pass, tile, 0);
 
-  for (int first = 0, turn = 0; first < tile.end; first += kPrefillKeys, ++turn) {
+  for (int first = 0, turn = 0; first < tile.end; first += S::prefill_keys, ++turn) {
     wait_for_copies<0>();
     __syncthreads();  // the tile is there, and nobody still reads the one before
-    if (first + kPrefillKeys < tile.end) {
+    if (first + S::prefill_keys < tile.end) {
       copy(turn + 1, ahead);
-      ahead = offset_of(first + 2 * kPrefillKeys);
+      ahead = offset_of(first + 2 * S::prefill_keys);
     }
-    float scores[kPrefillKeys / 8][4];
-    queries.template score<kPrefillKeys>(k_tiles(turn), scores);
-    if (first + kPrefillKeys > seen_by_all) {
-      queries.template mask<kPrefillKeys>(scores, {visible[0] - first, visible[1] - first});
+    float scores[S::prefill_keys / 8][4];
+    queries.template score<S::prefill_keys>(k_tiles(turn), scores);
+    if (first + S::prefill_keys > seen_by_all) {
+      queries.template mask<S::prefill_keys>(scores, {visible[0] - first, visible[1] - first});
     }
-    queries.template weigh<kPrefillKeys>(scores, pass.scale);
-    queries.template add_values<kPrefillKeys>(scores, v_tiles(turn));
+    queries.template weigh<S::prefill_keys>(scores, pass.scale);
+    queries.template add_values<S::prefill_keys>(scores, v_tiles(turn));
   }
   queries.add_up_weights();
 
@@ -205,8 +202,8 @@ __global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ A
     const float inverse = 1 / queries.weight[row];
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      *reinterpret_cast<std::uint32_t*>(out + n * 8 + lane % 4 * 2) = pack_two<T>(
-          queries.sum[n][2 * row] / queries.weight[row], queries.sum[n][2 * row + 1] / queries.weight[row]);
+      *reinterpret_cast<std::uint32_t*>(out + n * 8 + lane % 4 * 2) =
+          pack_two<T>(queries.sum[n][2 * row] * inverse, queries.sum[n][2 * row + 1] * inverse);
     }
   }
 #endif
@@ -240,14 +237,15 @@ void with_sizes(DType dtype, int head_dim, Function function) {
 }  // namespace
 
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
-  with_sizes(dtype, pass.head_dim,
-             [&]<typename T, int D>() { launch_tiles(decode<T, D>, kDecodeBytes<D>, pass, tiles, stream); });
+  with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
+    launch_tiles(decode<T, D>, Sizes<D>::decode_bytes, pass, tiles, stream);
+  });
 }
 
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles,
                              cudaStream_t stream) {
   with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
-    launch_tiles(prefill<T, D>, kPrefillBytes<D>, pass, tiles, stream);
+    launch_tiles(prefill<T, D>, Sizes<D>::prefill_bytes, pass, tiles, stream);
   });
 }
 

@@ -18,7 +18,7 @@ __device__ float sum_over_warp(float number) {
 /// larger score comes, what was summed so far is scaled down to it.
 template <typename T>
 __global__ void attend(const __grid_constant__ AttentionPass pass) {
-  const AttentionTile tile = pass.tiles[blockIdx.x / pass.kv_heads];
+  const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];
   const int kv_head = static_cast<int>(blockIdx.x) % pass.kv_heads;
   const int query = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (tile.row < 0 || query >= tile.queries) return;

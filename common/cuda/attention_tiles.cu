@@ -192,7 +192,7 @@ __global__ __launch_bounds__(32 * kWarps) void attend(const __grid_constant__ At
   using S = Sizes<D>;
   extern __shared__ uint4 shared_bytes[];
   SharedTile<D>& shared = *reinterpret_cast<SharedTile<D>*>(shared_bytes);
-  const AttentionTile tile = pass.tiles[blockIdx.x / pass.kv_heads];
+  const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];
   if (tile.row < 0) return;
   const int kv_head = static_cast<int>(blockIdx.x) % pass.kv_heads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
