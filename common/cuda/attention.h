@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "common/cuda/attention_work.h"
 #include "common/cuda/device.h"
 #include "common/cuda/memory.h"
 #include "common/model/attention_shape.h"
@@ -14,34 +16,26 @@
 
 namespace kvcache::cuda {
 
-/// K and V of one layer on the GPU. A slot holds one token.
-struct KvRows {
-  const void* k = nullptr;  ///< [slots, kv_heads, head_dim]
-  const void* v = nullptr;  ///< [slots, kv_heads, head_dim]
-};
-
-/// Which slot holds a position of a sequence, on the GPU. Passed to kernels by value.
-struct SlotMap {
-  const std::int64_t* first_slot = nullptr;   ///< [sequences] contiguous: the slot of position 0
-  const std::int32_t* block_table = nullptr;  ///< [sequences, table_width]; nullptr: contiguous
-  std::int32_t table_width = 0;
-  std::int32_t block_size = 1;
-
-#ifdef __CUDACC__
-  /// first_slot + position, or block_id * block_size + offset; in 64 bits.
-  __device__ std::int64_t slot(std::int64_t sequence, std::int32_t position) const {
-    if (block_table == nullptr) return first_slot[sequence] + position;
-    const std::int32_t block = block_table[sequence * table_width + position / block_size];
-    return static_cast<std::int64_t>(block) * block_size + position % block_size;
-  }
-#endif
-};
-
 /// Which kernels run. All but `automatic` are for tests and benchmarks: the stages in which the fast kernels
-/// came to be.
-enum class AttentionKernels : std::uint8_t { automatic, plain, tiles, tensor_cores };
+/// came to be. Where a stage cannot do what is asked, the one before it does.
+enum class AttentionKernels : std::uint8_t {
+  automatic,    ///< the fastest that can
+  plain,        ///< the formula: one warp per query head
+  tiles,        ///< tiles of keys in shared memory, read once for all query heads of a KV head
+  tensor_cores  ///< f16 and bf16 with a head_dim of 64 or 128, from compute capability 8.0 on
+};
 
 /// The attention of a pass: made ready once per pass, run once per layer.
+///
+/// A row's bits depend on its q, on the K and V it sees and on whether its sequence has one row in the pass
+/// (decode) or several (prefill); not on the other sequences, on where the slots lie, or on the layer. Slots
+/// beyond a sequence's context are not read, nor are their entries of the block table. A later token of the
+/// same sequence and pass has weight 0, which needs its V to be finite.
+///
+/// Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao,
+/// "FlashAttention-2" (2023); Kwon et al., "Efficient Memory Management for Large Language Model Serving with
+/// PagedAttention" (2023); Dao et al., "Flash-Decoding for long-context inference" (2023) for the split over
+/// positions.
 class Attention {
  public:
   /// @throws InputError for a head_dim that is not a multiple of 8, or beyond 256.
@@ -53,9 +47,30 @@ class Attention {
   void begin(std::span<const std::int32_t> row_begin, std::span<const std::int32_t> context_len);
 
   /// out = softmax(q K^T / sqrt(head_dim)) V per query head, each row seeing the positions up to its own.
-  /// @param q, out  [rows, heads, head_dim], rows `q_stride`, `out_stride` numbers apart
+  /// @param q, out  [rows, heads, head_dim], rows `q_stride`, `out_stride` numbers apart. Unless they are
+  /// aligned to 16 bytes and the strides are multiples of 8, the plain kernels run.
   void run(const KvRows& rows, const SlotMap& slots, const void* q, std::int64_t q_stride, void* out,
            std::int64_t out_stride);
+
+ private:
+  void list_work(AttentionKernels kernels);
+  void reserve_parts(std::int64_t parts);
+
+  AttentionShape shape_;
+  DType dtype_;
+  AttentionKernels kernels_;  ///< what runs, never `automatic`
+  cudaStream_t stream_;
+
+  std::vector<std::int32_t> row_begin_, context_len_;  ///< of the pass
+  AttentionKernels listed_for_ = AttentionKernels::automatic;
+  Upload<AttentionTile> decode_tiles_, prefill_tiles_;
+  std::int64_t decode_count_ = 0, prefill_count_ = 0;
+
+  // Results of rows whose positions several thread blocks share, until the last of them merges the parts.
+  std::int64_t part_room_ = 0;
+  DeviceBuffer<float> part_sums_;        ///< [parts, kv_heads, part_queries, head_dim]
+  DeviceBuffer<float2> part_softmax_;    ///< [parts, kv_heads, part_queries]
+  DeviceBuffer<std::uint32_t> arrived_;  ///< [parts, kv_heads], all 0 between kernels
 };
 
 }  // namespace kvcache::cuda

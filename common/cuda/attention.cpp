@@ -1,0 +1,166 @@
+/// @file
+/// See attention.h. Here the host cuts a pass into tiles and chooses the kernels; attention_plain.cu,
+/// attention_tiles.cu and attention_mma.cu are the kernels, each faster than the one before.
+#include "common/cuda/attention.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "common/cuda/attention_work.h"
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache::cuda {
+namespace {
+
+/// One rung of the ladder.
+struct Rung {
+  std::int32_t prefill_queries;  ///< that a thread block takes of a sequence with several rows
+  bool splits;                   ///< thread blocks share the positions of a row that is alone
+  AttentionLaunch decode, prefill;
+};
+
+Rung rung_of(AttentionKernels kernels) {
+  switch (kernels) {
+    case AttentionKernels::plain:
+      return {16, false, attend_plain, attend_plain};
+    case AttentionKernels::tiles:
+      return {16, true, attend_in_tiles, attend_in_tiles};
+    default:
+      return {64, true, decode_on_tensor_cores, prefill_on_tensor_cores};
+  }
+}
+
+AttentionKernels choose(AttentionKernels wanted, const Device& device, std::int64_t head_dim, DType dtype) {
+  if (wanted == AttentionKernels::plain || wanted == AttentionKernels::tiles) return wanted;
+  const bool fits_tensor_cores =
+      device.compute_capability() >= 80 && dtype != DType::f32 && (head_dim == 64 || head_dim == 128);
+  return fits_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::tiles;
+}
+
+/// Appends the tiles of a row that is alone: every part of its positions, for at most kDecodeQueries heads.
+/// @param row     the row, with what it sees
+/// @param parts   of all rows so far; counted on
+void add_decode_tiles(std::vector<AttentionTile>& tiles, AttentionTile row, std::int32_t group, bool splits,
+                      std::int32_t& parts) {
+  const std::int32_t length = splits ? split_length(row.visible) : row.visible;
+  row.parts = (row.visible - 1) / length + 1;
+  for (row.first_query = 0; row.first_query < group; row.first_query += kDecodeQueries) {
+    row.queries = std::min(kDecodeQueries, group - row.first_query);
+    if (row.parts > 1) {
+      row.first_part = parts;
+      parts += row.parts;
+    }
+    for (row.part = 0; row.part < row.parts; ++row.part) {
+      row.begin = row.part * length;
+      row.end = row.part + 1 < row.parts ? row.begin + length : row.visible;
+      tiles.push_back(row);
+    }
+  }
+}
+
+/// Appends the tiles of `rows` rows of one sequence.
+/// @param first   the first row, with what it sees
+void add_prefill_tiles(std::vector<AttentionTile>& tiles, AttentionTile first, std::int32_t rows,
+                       std::int32_t group, std::int32_t tile_queries) {
+  const std::int32_t queries = rows * group;
+  for (first.first_query = 0; first.first_query < queries; first.first_query += tile_queries) {
+    first.queries = std::min(tile_queries, queries - first.first_query);
+    first.end = first.visible + (first.first_query + first.queries - 1) / group;
+    tiles.push_back(first);
+  }
+}
+
+bool aligned(const void* rows, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride % 8 == 0;
+}
+
+}  // namespace
+
+Attention::Attention(const Device& device, const AttentionShape& shape, DType dtype, AttentionKernels kernels)
+    : shape_(shape),
+      dtype_(dtype),
+      kernels_(choose(kernels, device, shape.head_dim, dtype)),
+      stream_(device.stream()) {
+  if (shape.head_dim < 8 || shape.head_dim > 256 || shape.head_dim % 8 != 0) {
+    throw InputError(fmt::format(
+        "head_dim {} is not a multiple of 8 up to 256, which --device cuda needs; use --device cpu",
+        shape.head_dim));
+  }
+}
+
+void Attention::begin(std::span<const std::int32_t> row_begin, std::span<const std::int32_t> context_len) {
+  row_begin_.assign(row_begin.begin(), row_begin.end());
+  context_len_.assign(context_len.begin(), context_len.end());
+  list_work(kernels_);
+}
+
+void Attention::list_work(AttentionKernels kernels) {
+  const Rung rung = rung_of(kernels);
+  const auto group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
+  std::vector<AttentionTile> decode, prefill;
+  std::int32_t parts = 0;
+  for (std::size_t s = 0; s < context_len_.size(); ++s) {
+    const std::int32_t rows = row_begin_[s + 1] - row_begin_[s];
+    AttentionTile first;
+    first.sequence = static_cast<std::int32_t>(s);
+    first.row = row_begin_[s];
+    first.visible = context_len_[s] - rows + 1;
+    if (rows == 1) add_decode_tiles(decode, first, group, rung.splits, parts);
+    if (rows > 1) add_prefill_tiles(prefill, first, rows, group, rung.prefill_queries);
+  }
+  // The longest start first, so that short ones fill the gaps at the end.
+  std::ranges::stable_sort(prefill, std::ranges::greater{}, &AttentionTile::end);
+
+  reserve_parts(parts);
+  decode_tiles_(decode, stream_);
+  prefill_tiles_(prefill, stream_);
+  decode_count_ = std::ssize(decode);
+  prefill_count_ = std::ssize(prefill);
+  listed_for_ = kernels;
+}
+
+void Attention::reserve_parts(std::int64_t parts) {
+  if (parts <= part_room_) return;
+  check(cudaStreamSynchronize(stream_), "waiting for the GPU");
+  part_room_ = 2 * parts;
+  const std::int64_t part_queries = std::min<std::int64_t>(kDecodeQueries, shape_.heads / shape_.kv_heads);
+  const std::int64_t queries = part_room_ * shape_.kv_heads * part_queries;
+  part_sums_.reserve(queries * shape_.head_dim, "attention over long contexts");
+  part_softmax_.reserve(queries, "attention over long contexts");
+  arrived_.reserve(part_room_ * shape_.kv_heads, "attention over long contexts");
+  check(cudaMemsetAsync(arrived_.data(), 0, static_cast<std::size_t>(arrived_.size()) * sizeof(std::uint32_t),
+                        stream_),
+        "clearing counters on the GPU");
+}
+
+void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std::int64_t q_stride, void* out,
+                    std::int64_t out_stride) {
+  const bool vectors = aligned(q, q_stride) && aligned(out, out_stride);
+  const AttentionKernels kernels = vectors ? kernels_ : AttentionKernels::plain;
+  if (listed_for_ != kernels) list_work(kernels);
+
+  AttentionPass pass;
+  pass.rows = rows;
+  pass.slots = slots;
+  pass.q = q;
+  pass.q_stride = q_stride;
+  pass.out = out;
+  pass.out_stride = out_stride;
+  pass.kv_heads = static_cast<std::int32_t>(shape_.kv_heads);
+  pass.group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
+  pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);
+  pass.part_queries = std::min(kDecodeQueries, pass.group);
+  pass.scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(shape_.head_dim));
+  pass.part_sums = part_sums_.data();
+  pass.part_softmax = part_softmax_.data();
+  pass.arrived = arrived_.data();
+
+  const Rung rung = rung_of(kernels);
+  pass.tiles = prefill_tiles_.data();
+  rung.prefill(dtype_, pass, prefill_count_, stream_);
+  pass.tiles = decode_tiles_.data();
+  rung.decode(dtype_, pass, decode_count_, stream_);
+}
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,239 @@
+/// @file
+/// The tensor-core instructions that attention_mma.cu is made of, and the shared-memory layout that suits
+/// them. Compute capability 8.0 and later. Source: PTX ISA, "Matrix multiply-accumulate instructions" (the
+/// layouts of mma.m16n8k16 and ldmatrix) and "Data movement and conversion instructions: asynchronous copy".
+///
+/// In what follows lane l of a warp holds, of a 16 x 8 float32 tile, the columns 2 (l % 4) and 2 (l % 4) + 1
+/// of the rows l / 4 (numbers 0 and 1) and l / 4 + 8 (numbers 2 and 3).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace kvcache::cuda {
+
+/// Rows of keys or values that a warp brings into shared memory at a time.
+constexpr int kTileKeys = 16;
+
+/// 2^x, to about 2^-22.
+__device__ inline float exp2_fast(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+/// Two numbers in 32 bits, `low` first.
+template <typename T>
+__device__ inline std::uint32_t pack_two(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 two = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(two);
+  } else {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(two);
+  }
+}
+
+/// An address in shared memory as the instructions below take it.
+__device__ inline std::uint32_t shared_address(const void* memory) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+/// Starts to copy 16 bytes to shared memory; where not `valid`, they become 0 and `from` is not read.
+__device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// Closes the group of this thread's copies since the last one.
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until all but the last `Pending` groups of this thread have arrived.
+template <int Pending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Four 8 x 8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8, and gets of each matrix the
+/// numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+__device__ inline void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row));
+}
+/// The same of the transposed matrices: the numbers 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+__device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row));
+}
+
+/// c += a b in float32: a is 16 x 16, b 16 x 8 in the two registers b0 (its rows 0 to 7) and b1 (8 to 15).
+template <typename T>
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+/// Where pack `pack` (8 numbers, 16 bytes) of key `key` lies in a tile [keys, D], in bytes. The packs of a
+/// row change places by the key's last three bits, so that eight keys' packs of the same number lie in
+/// different banks. A tile is aligned to kTileAlignment, and so `place(key, pack ^ n)` is `place(key, pack) ^
+/// 16 * n`.
+template <int D>
+__device__ inline std::uint32_t place(int key, int pack) {
+  constexpr int kPacks = D / 8;
+  return static_cast<std::uint32_t>((key * kPacks + (pack ^ (key % 8))) * 16);
+}
+constexpr int kTileAlignment = 256;
+
+/// A warp starts to copy kTileKeys rows of K or V.
+/// @param to      in shared memory: [kTileKeys, D] as `place` says
+/// @param offset  of key lane % kTileKeys in `from`; negative: its row becomes 0
+template <typename T, int D>
+__device__ inline void copy_tile(std::uint32_t to, const T* from, std::int64_t offset) {
+  constexpr int kPacks = D / 8, kKeysAtOnce = 32 / kPacks;
+  const int lane = static_cast<int>(threadIdx.x) % 32, key = lane / kPacks, pack = lane % kPacks;
+  const std::uint32_t first_place = to + place<D>(key, pack);
+#pragma unroll
+  for (int first = 0; first < kTileKeys; first += kKeysAtOnce) {
+    const std::int64_t row = __shfl_sync(~0U, offset, first + key);
+    copy_async((first_place ^ first % 8 * 16) + first * D * 2, from + (row < 0 ? 0 : row) + pack * 8,
+               row >= 0);
+  }
+}
+
+/// 16 queries in the registers of one warp, with their running softmax. The queries are the 16 rows of all
+/// tiles.
+template <typename T, int D>
+struct WarpQueries {
+  std::uint32_t q[D / 16][4];
+  float largest[2] = {-INFINITY, -INFINITY};  // scaled; of the lane's two rows
+  float weight[2] = {0, 0};                   // of the lane's own columns; add_up_weights makes it the row's
+  float sum[D / 8][4] = {};
+
+  /// @param rows  the lane's two queries [D]
+  __device__ void load(const T* const (&rows)[2]) {
+    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        q[step][n] = *reinterpret_cast<const std::uint32_t*>(rows[n % 2] + step * 16 + n / 2 * 8 + column);
+      }
+    }
+  }
+
+  /// scores = q K^T. @param keys  [Keys, D] in shared memory
+  template <int Keys>
+  __device__ void score(std::uint32_t keys, float (&scores)[Keys / 8][4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // Matrices 0 and 1: keys 0 to 7, numbers 0 to 7 and 8 to 15 of the step; matrices 2 and 3: keys 8 to 15.
+    const std::uint32_t lane_row = keys + place<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m) scores[n][m] = 0;
+    }
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int n = 0; n < Keys / 16; ++n) {
+        std::uint32_t k[4];
+        load_matrices(k, (lane_row ^ step * 32) + n * 16 * D * 2);
+        multiply_add<T>(scores[2 * n], q[step], k[0], k[1]);
+        multiply_add<T>(scores[2 * n + 1], q[step], k[2], k[3]);
+      }
+    }
+  }
+
+  /// Scores of keys that a query does not see become -infinity. @param seen  keys of the tile that the two
+  /// rows see
+  template <int Keys>
+  __device__ static void mask(float (&scores)[Keys / 8][4], const int (&seen)[2]) {
+    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        if (n * 8 + column + m % 2 >= seen[m / 2]) scores[n][m] = -INFINITY;
+      }
+    }
+  }
+
+  /// Turns scores into weights 2^(score * scale - largest) and scales down what was summed before. A row must
+  /// see a key of the first tile it is given.
+  template <int Keys>
+  __device__ void weigh(float (&scores)[Keys / 8][4], float scale) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) top = fmaxf(top, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
+      top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
+      top = fmaxf(largest[row], top * scale);
+      const float keep = exp2_fast(largest[row] - top);
+      largest[row] = top;
+      weight[row] *= keep;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+        for (int m = 2 * row; m < 2 * row + 2; ++m) {
+          scores[n][m] = exp2_fast(fmaf(scores[n][m], scale, -top));
+          weight[row] += scores[n][m];
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        sum[n][2 * row] *= keep;
+        sum[n][2 * row + 1] *= keep;
+      }
+    }
+  }
+
+  /// sum += weights V. The layout of the weights as a result is that of the left factor. @param values [Keys,
+  /// D]
+  template <int Keys>
+  __device__ void add_values(const float (&weights)[Keys / 8][4], std::uint32_t values) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // Matrices 0 and 1: keys 0 to 7 and 8 to 15 of the first pack; matrices 2 and 3: of the second.
+    const std::uint32_t lane_row = values + place<D>(lane % 16, lane / 16);
+#pragma unroll
+    for (int n = 0; n < Keys / 16; ++n) {
+      const float(&low)[4] = weights[2 * n], (&high)[4] = weights[2 * n + 1];
+      const std::uint32_t left[4] = {pack_two<T>(low[0], low[1]), pack_two<T>(low[2], low[3]),
+                                     pack_two<T>(high[0], high[1]), pack_two<T>(high[2], high[3])};
+#pragma unroll
+      for (int two = 0; two < D / 16; ++two) {
+        std::uint32_t v[4];
+        load_matrices_transposed(v, (lane_row ^ two * 32) + n * 16 * D * 2);
+        multiply_add<T>(sum[2 * two], left, v[0], v[1]);
+        multiply_add<T>(sum[2 * two + 1], left, v[2], v[3]);
+      }
+    }
+  }
+
+  /// Once all keys are in.
+  __device__ void add_up_weights() {
+#pragma unroll
+    for (float& number : weight) {
+      number += __shfl_xor_sync(~0U, number, 1);
+      number += __shfl_xor_sync(~0U, number, 2);
+    }
+  }
+};
+
+}  // namespace kvcache::cuda

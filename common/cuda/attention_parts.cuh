@@ -1,0 +1,108 @@
+/// @file
+/// What the attention kernels share: where a query lies, and how the parts of a row that several thread
+/// blocks (or warps) worked on become one. Chapter: step3_paged/README.md.
+#pragma once
+
+#include "common/cuda/attention_work.h"
+#include "common/cuda/launch.cuh"
+
+namespace kvcache::cuda {
+
+/// Where query `query` of a tile starts in q or out, in numbers. @param stride  of a row
+__device__ inline std::int64_t query_offset(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
+                                            int query, std::int64_t stride) {
+  const int number = tile.first_query + query;
+  const std::int64_t head = kv_head * pass.group + number % pass.group;
+  return (tile.row + number / pass.group) * stride + head * pass.head_dim;
+}
+
+/// Positions that query `query` of a tile sees.
+__device__ inline int visible_to(const AttentionPass& pass, const AttentionTile& tile, int query) {
+  return tile.visible + (tile.first_query + query) / pass.group;
+}
+
+/// Where a position's row of one KV head starts in K and V, in numbers; -1 for a position from `end` on, of
+/// which nothing is looked up.
+__device__ inline std::int64_t kv_offset(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
+                                         int position) {
+  if (position >= tile.end) return -1;
+  return (pass.slots.slot(tile.sequence, position) * pass.kv_heads + kv_head) * pass.head_dim;
+}
+
+/// Four numbers of one query's result over some of its positions. The result is sum / weight. A part without
+/// positions has the largest score -infinity and must not be the first that is added.
+struct PartOfFour {
+  float largest = -INFINITY;  ///< scaled score
+  float weight = 0;           ///< of all positions so far, where the largest score has 1
+  float4 sum = {};
+
+  /// Adds what other positions gave. Adding to nothing leaves it as it is, bit for bit.
+  __device__ void add(float2 softmax, float4 other) {
+    const float top = fmaxf(largest, softmax.x);
+    const float keep = exp2f(largest - top), take = exp2f(softmax.x - top);
+    largest = top;
+    weight = fmaf(weight, keep, softmax.y * take);
+    sum.x = fmaf(sum.x, keep, other.x * take);
+    sum.y = fmaf(sum.y, keep, other.y * take);
+    sum.z = fmaf(sum.z, keep, other.z * take);
+    sum.w = fmaf(sum.w, keep, other.w * take);
+  }
+
+  /// @param to  four numbers, aligned as one
+  template <typename T>
+  __device__ void write_result(T* to) const {
+    struct alignas(4 * sizeof(T)) Four {
+      T numbers[4];
+    };
+    const float inverse = 1 / weight;
+    *reinterpret_cast<Four*>(to) = {{from_float<T>(sum.x * inverse), from_float<T>(sum.y * inverse),
+                                     from_float<T>(sum.z * inverse), from_float<T>(sum.w * inverse)}};
+  }
+};
+
+/// Where a part of a query is kept in part_softmax, and in part_sums in rows of head_dim.
+__device__ inline std::int64_t part_index(const AttentionPass& pass, const AttentionTile& tile, int part,
+                                          int kv_head, int query) {
+  const std::int64_t kept_part = tile.first_part + part;
+  return (kept_part * pass.kv_heads + kv_head) * pass.part_queries + query;
+}
+
+/// Whether this thread block is the last of a tile's parts to come here; then it sees what the others wrote.
+/// All threads call it, after the block has written its part.
+__device__ inline bool last_to_arrive(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::uint32_t* counter =
+        &pass.arrived[static_cast<std::int64_t>(tile.first_part) * pass.kv_heads + kv_head];
+    const std::uint32_t final_one = static_cast<std::uint32_t>(tile.parts - 1);
+    last = atomicInc(counter, final_one) == final_one;  // and the counter is 0 again
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+/// Merges all parts of a tile in the order of their positions and writes the result. Which thread block does
+/// it is chance; what it computes is not. No second kernel has to be launched for it.
+template <typename T>
+__device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
+  const int fours = pass.head_dim / 4;
+  for (int item = static_cast<int>(threadIdx.x); item < tile.queries * fours;
+       item += static_cast<int>(blockDim.x)) {
+    const int query = item / fours, dim = item % fours * 4;
+    PartOfFour total;
+#pragma unroll 4
+    for (int part = 0; part < tile.parts; ++part) {
+      const std::int64_t index = part_index(pass, tile, part, kv_head, query);
+      const float* sum = pass.part_sums + index * pass.head_dim + dim;
+      // Past the first-level cache, which other thread blocks' writes do not reach.
+      total.add(__ldcg(&pass.part_softmax[index]), __ldcg(reinterpret_cast<const float4*>(sum)));
+    }
+    total.write_result(static_cast<T*>(pass.out) + query_offset(pass, tile, kv_head, query, pass.out_stride) +
+                       dim);
+  }
+}
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,95 @@
+/// @file
+/// What the host and the attention kernels agree on: how a pass is cut into work for thread blocks, and what
+/// a kernel is given. Chapter: step3_paged/README.md.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/model/dtype.h"
+
+namespace kvcache::cuda {
+
+/// K and V of one layer on the GPU. A slot holds one token.
+struct KvRows {
+  const void* k = nullptr;  ///< [slots, kv_heads, head_dim], aligned to 16 bytes
+  const void* v = nullptr;  ///< [slots, kv_heads, head_dim], aligned to 16 bytes
+};
+
+/// Which slot holds a position of a sequence, on the GPU. Passed to kernels by value.
+struct SlotMap {
+  const std::int64_t* first_slot = nullptr;   ///< [sequences] contiguous: the slot of position 0
+  const std::int32_t* block_table = nullptr;  ///< [sequences, table_width]; nullptr: contiguous
+  std::int32_t table_width = 0;
+  std::int32_t block_size = 1;
+
+#ifdef __CUDACC__
+  /// first_slot + position, or block_id * block_size + offset; in 64 bits.
+  __device__ std::int64_t slot(std::int64_t sequence, std::int32_t position) const {
+    if (block_table == nullptr) return first_slot[sequence] + position;
+    const std::int32_t block = block_table[sequence * table_width + position / block_size];
+    return static_cast<std::int64_t>(block) * block_size + position % block_size;
+  }
+#endif
+};
+
+/// What one thread block does for one KV head.
+///
+/// A query is one query head of one row. The queries of a sequence that read the same KV head are numbered
+/// row by row: query n is head n % group of the group, of the sequence's row n / group. So a tile of queries
+/// shares every K and V row that it reads.
+struct AttentionTile {
+  std::int32_t sequence = 0;
+  std::int32_t row = -1;         ///< of q, the first of the sequence; -1: padding, nothing to do
+  std::int32_t visible = 0;      ///< positions that this row sees; the next row sees one more
+  std::int32_t first_query = 0;  ///< of the tile
+  std::int32_t queries = 0;      ///< of the tile, at least 1
+  std::int32_t begin = 0;        ///< the positions taken are [begin, end), never empty
+  std::int32_t end = 0;          ///< no query of the tile sees a position from here on
+  std::int32_t part = 0;         ///< these positions are part number `part` ...
+  std::int32_t parts = 1;        ///< ... of so many, of the same queries
+  std::int32_t first_part = 0;   ///< where part 0 is kept, if there are several
+};
+
+/// Queries of a row that one thread block takes at most: the 16 rows of a tensor-core tile.
+constexpr std::int32_t kDecodeQueries = 16;
+
+/// Positions per part for a row that sees `context` positions. By nothing but its own length, so that a row's
+/// bits do not depend on what else is in the pass. Parts of 256 keep the GPU busy with few sequences; beyond
+/// 64 of them, merging would cost more than it gains. A multiple of 64, so that tiles of keys fit.
+constexpr std::int32_t split_length(std::int32_t context) {
+  constexpr std::int32_t kShortest = 256, kMostParts = 64;
+  const std::int32_t tiles = ((context - 1) / kMostParts + 1 + 63) / 64;
+  return std::max(kShortest, tiles * 64);
+}
+
+/// All that a kernel is given. Passed by value.
+struct AttentionPass {
+  const AttentionTile* tiles = nullptr;  ///< [tiles]; block b takes tile b / kv_heads, KV head b % kv_heads
+  KvRows rows;
+  SlotMap slots;
+  const void* q = nullptr;      ///< [rows, heads, head_dim]
+  std::int64_t q_stride = 0;    ///< numbers
+  void* out = nullptr;          ///< [rows, heads, head_dim]
+  std::int64_t out_stride = 0;  ///< numbers
+  std::int32_t kv_heads = 0;
+  std::int32_t group = 0;  ///< query heads per KV head
+  std::int32_t head_dim = 0;
+  std::int32_t part_queries = 0;     ///< room per part: the queries of the largest decode tile
+  float scale = 0;                   ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
+  float* part_sums = nullptr;        ///< [parts, kv_heads, part_queries, head_dim]
+  float2* part_softmax = nullptr;    ///< [parts, kv_heads, part_queries] largest score, sum of weights
+  std::uint32_t* arrived = nullptr;  ///< [parts, kv_heads] at a first part: how many are done
+};
+
+/// Runs `tiles` tiles of `pass` for all KV heads.
+using AttentionLaunch = void (*)(DType dtype, const AttentionPass& pass, std::int64_t tiles,
+                                 cudaStream_t stream);
+void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+
+}  // namespace kvcache::cuda
