@@ -20,11 +20,15 @@ struct NewKv {
   std::int64_t tokens = 0;
 };
 
+/// How K/V rows are moved. `packs` is the fast way, wherever rows begin and end on 16 bytes, and else the
+/// same as `plain`, which tests and benchmarks hold against it: one thread for every number.
+enum class RowKernels : std::uint8_t { plain, packs };
+
 /// Stores row r of k and v at slot slots[r] of the pools. A slot of -1 is skipped.
 /// @param width   numbers of a row: kv_heads * head_dim
 /// @param slots   [tokens] on the GPU
 /// @param k_pool, v_pool  [slots, kv_heads, head_dim] on the GPU
 void scatter_kv(DType dtype, const NewKv& rows, std::int64_t width, const std::int64_t* slots, void* k_pool,
-                void* v_pool, cudaStream_t stream);
+                void* v_pool, cudaStream_t stream, RowKernels kernels = RowKernels::packs);
 
 }  // namespace kvcache::cuda

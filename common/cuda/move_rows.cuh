@@ -1,0 +1,83 @@
+/// @file
+/// Moving K/V rows within the GPU's memory: what scatter (kv_rows.h) and gather (step3_paged/gather_kv.h)
+/// share. They differ in which row goes where. Numbers are moved as bits, so only their size matters.
+/// Chapter: step 3.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <initializer_list>
+
+#include "common/cuda/launch.cuh"
+
+namespace kvcache::cuda {
+
+/// 16 bytes of a row: as much as one thread can load at once.
+using RowPack = uint4;
+
+/// Calls `function.operator()<Bits>()` with an unsigned type as large as a number of `dtype`.
+template <typename Function>
+void with_bits(DType dtype, Function function) {
+  if (size_of(dtype) == 4) {
+    function.template operator()<std::uint32_t>();
+  } else {
+    function.template operator()<std::uint16_t>();
+  }
+}
+
+/// Whether rows can be moved as packs: all addresses, and all row lengths and distances in bytes, are
+/// multiples of a pack.
+inline bool are_packs(std::initializer_list<const void*> addresses,
+                      std::initializer_list<std::int64_t> bytes) {
+  constexpr std::int64_t kBytes = sizeof(RowPack);
+  return std::ranges::all_of(
+             addresses, [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % kBytes == 0; }) &&
+         std::ranges::all_of(bytes, [](std::int64_t count) { return count % kBytes == 0; });
+}
+
+constexpr int kMoveThreads = 256;
+
+/// The plain kernels: a thread for each number of `rows` rows.
+inline LaunchShape thread_per_number(std::int64_t rows, std::int64_t width) {
+  return {static_cast<unsigned>(ceil_div(rows * width, kMoveThreads)), kMoveThreads};
+}
+
+/// The fast kernels: threadIdx.x counts the lanes that move one row together, at most a warp and no more than
+/// there are packs; threadIdx.y counts the rows of a thread block.
+inline LaunchShape lanes_per_row(std::int64_t rows, std::int64_t packs) {
+  const auto lanes = std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(packs, 32)));
+  const unsigned rows_per_block = kMoveThreads / lanes;
+  return {static_cast<unsigned>(ceil_div(rows, rows_per_block)), dim3(lanes, rows_per_block)};
+}
+
+/// The row that this thread helps to move, in a launch of `lanes_per_row`.
+__device__ inline std::int64_t row_of_lane() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+}
+
+/// Moves one row of K and one of V, [packs] each. A lane has all its loads of a round under way, eight of 16
+/// bytes, before it waits for the first: it is the number of bytes in flight that keeps the memory busy.
+__device__ inline void move_row(const RowPack* k_from, RowPack* k_to, const RowPack* v_from, RowPack* v_to,
+                                unsigned packs) {
+  constexpr unsigned kPacks = 4;  // of K and of V; a row of 1,024 bf16 numbers is one round of a warp
+  for (unsigned first = threadIdx.x; first < packs; first += kPacks * blockDim.x) {
+    RowPack k[kPacks], v[kPacks];
+#pragma unroll
+    for (unsigned n = 0; n < kPacks; ++n) {
+      const unsigned pack = first + n * blockDim.x;
+      if (pack >= packs) continue;
+      k[n] = k_from[pack];
+      v[n] = v_from[pack];
+    }
+#pragma unroll
+    for (unsigned n = 0; n < kPacks; ++n) {
+      const unsigned pack = first + n * blockDim.x;
+      if (pack >= packs) continue;
+      k_to[pack] = k[n];
+      v_to[pack] = v[n];
+    }
+  }
+}
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,146 @@
+/// @file
+/// See cuda_paged_kv_store.h.
+#include "step3_paged/cuda_paged_kv_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "common/cuda/kv_rows.h"
+#include "common/model/number.h"
+#include "step3_paged/fill_block.h"
+#include "step3_paged/slot_mapping.h"
+
+namespace kvcache {
+
+namespace {
+
+std::int64_t max_pitch() {
+  int bytes = 0;
+  cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxPitch, 0), "asking for the GPU's properties");
+  return bytes;
+}
+
+}  // namespace
+
+CudaPagedKvStore::CudaPagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype,
+                                   Settings settings, const cuda::Device& device)
+    : config_(config),
+      shape_(shape),
+      dtype_(dtype),
+      settings_(settings),
+      device_(device),
+      max_pitch_(max_pitch()),
+      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      block_bytes_(shape.block_size * row_bytes_),
+      layer_bytes_(shape.blocks * block_bytes_),
+      k_(config.layers * layer_bytes_, "the pool's K"),
+      v_(config.layers * layer_bytes_, "the pool's V"),
+      attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
+
+void CudaPagedKvStore::begin(const PassPlan& plan) {
+  prepare_blocks(plan, device_.stream());
+  send(plan);
+}
+
+void CudaPagedKvStore::prepare_blocks(const PassPlan& plan, cudaStream_t stream) {
+  if (settings_.fill != DebugFill::none) {
+    for (const std::int32_t block : plan.fresh_blocks) fill(block, stream);
+  }
+  for (const BlockCopy& wanted : plan.copies) copy(wanted, stream);
+}
+
+void CudaPagedKvStore::send(const PassPlan& plan) {
+  paged_ = {.block_table = block_table_(plan.block_table, device_.stream()),
+            .table_width = plan.table_width,
+            .block_size = static_cast<std::int32_t>(shape_.block_size)};
+  slots_ = slot_mapping(plan);
+  if (settings_.attention == AttentionPath::gather) make_room_to_gather(plan);
+  attention_.begin(plan.row_begin, plan.context_len);
+}
+
+/// A decode step's slots follow from what the GPU has; a prefill's are sent.
+const std::int64_t* CudaPagedKvStore::slot_mapping(const PassPlan& plan) {
+  const auto sequences = std::ssize(plan.sequences);
+  const bool decode = plan.row_begin.back() == sequences;
+  if (!decode) return prefill_slots_(plan.slots, device_.stream());
+  grow(decode_slots_, plan.tokens(), "the slots of a pass");
+  cuda::decode_slots(paged_, context_len_(plan.context_len, device_.stream()), sequences, plan.tokens(),
+                     decode_slots_.data(), device_.stream());
+  return decode_slots_.data();
+}
+
+void CudaPagedKvStore::make_room_to_gather(const PassPlan& plan) {
+  std::vector<std::int64_t> first_slots{0};
+  for (const std::int32_t context : plan.context_len) first_slots.push_back(first_slots.back() + context);
+  const std::int64_t rows = first_slots.back();
+  grow(gathered_k_, rows * row_bytes_, "gathered K");
+  grow(gathered_v_, rows * row_bytes_, "gathered V");
+  gathered_ = {.k = gathered_k_.data(),
+               .v = gathered_v_.data(),
+               .first_slot = first_slots_(first_slots, device_.stream()),
+               .sequences = std::ssize(plan.sequences),
+               .rows = rows};
+}
+
+template <typename T>
+void CudaPagedKvStore::grow(cuda::DeviceBuffer<T>& buffer, std::int64_t count, const char* what) const {
+  if (count <= buffer.size()) return;
+  device_.synchronize();  // an earlier pass may still use what is given back
+  buffer.reserve(count * 3 / 2, what);
+}
+
+void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_heads * config_.head_dim,
+                   slots_, k_block(layer, 0), v_block(layer, 0), device_.stream());
+}
+
+void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
+  cuda::KvRows rows{k_block(layer, 0), v_block(layer, 0)};
+  cuda::SlotMap slots = paged_;
+  if (settings_.attention == AttentionPath::gather) {
+    cuda::gather_kv(dtype_, rows, slots, config_.kv_heads * config_.head_dim, gathered_, device_.stream());
+    rows = {gathered_.k, gathered_.v};
+    slots = {.first_slot = gathered_.first_slot};
+  }
+  attention_.run(rows, slots, q.data, q.stride, out.data, out.stride);
+}
+
+void CudaPagedKvStore::copy(const BlockCopy& wanted, cudaStream_t stream) {
+  copy_layers(k_block(0, wanted.to), layer_bytes_, k_block(0, wanted.from), layer_bytes_, stream);
+  copy_layers(v_block(0, wanted.to), layer_bytes_, v_block(0, wanted.from), layer_bytes_, stream);
+}
+
+void CudaPagedKvStore::copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from,
+                                   std::int64_t from_distance, cudaStream_t stream) const {
+  const auto bytes = static_cast<std::size_t>(block_bytes_);
+  if (std::max(to_distance, from_distance) <= max_pitch_) {
+    cuda::check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_distance), from,
+                                  static_cast<std::size_t>(from_distance), bytes,
+                                  static_cast<std::size_t>(layers()), cudaMemcpyDefault, stream),
+                "copying a block");
+    return;
+  }
+  // The layers of a large pool lie further apart, 2 GiB or more, than one call can step.
+  for (std::int64_t layer = 0; layer < layers(); ++layer) {
+    cuda::check(cudaMemcpyAsync(to + layer * to_distance, from + layer * from_distance, bytes,
+                                cudaMemcpyDefault, stream),
+                "copying a block");
+  }
+}
+
+void CudaPagedKvStore::fill(std::int32_t block, cudaStream_t stream) {
+  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
+  std::byte number[sizeof(std::uint32_t)] = {};
+  write_number(dtype_, value, number);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, number, sizeof bits);
+  for (std::byte* first : {k_block(0, block), v_block(0, block)}) {
+    cuda::fill_block(dtype_, bits, first, block_bytes_ / size_of(dtype_), layers(),
+                     layer_bytes_ / size_of(dtype_), stream);
+  }
+}
+
+}  // namespace kvcache

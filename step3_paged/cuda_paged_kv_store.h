@@ -1,0 +1,88 @@
+/// @file
+/// The K and V of a paged cache on a GPU. It follows a plan's slots, tables and copies and decides nothing.
+/// Compare paged_kv_store.h. Chapter: step3_paged/README.md.
+#pragma once
+
+#include <cstddef>
+
+#include "common/cuda/attention.h"
+#include "common/cuda/memory.h"
+#include "common/kv/kv_store.h"
+#include "common/model/config.h"
+#include "step3_paged/gather_kv.h"
+#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_kv_store.h"
+
+namespace kvcache {
+
+/// As PagedKvStore: a pool of blocks, layer-major, K and V each [layers, blocks, block_size, kv_heads,
+/// head_dim]. The work is queued in the device's stream and the host goes on.
+class CudaPagedKvStore : public KvStore {
+ public:
+  using Settings = PagedKvStore::Settings;
+
+  /// Takes the GPU's memory at once.
+  /// @throws RunError when it has not that much.
+  CudaPagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
+                   const cuda::Device& device);
+
+  void begin(const PassPlan& plan) override;
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+
+ protected:
+  // The two parts of `begin`. Only the first touches blocks, so it can run in a stream of its own.
+  void prepare_blocks(const PassPlan& plan, cudaStream_t stream);
+  void send(const PassPlan& plan);
+
+  /// Copies K (or V) of one block, all layers; those of `to` and of `from` lie `to_distance` and
+  /// `from_distance` bytes apart. Either may be the host's memory.
+  void copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from, std::int64_t from_distance,
+                   cudaStream_t stream) const;
+
+  const cuda::Device& device() const { return device_; }
+  std::int64_t block_bytes() const { return block_bytes_; }
+  std::int64_t layer_bytes() const { return layer_bytes_; }
+  std::int64_t layers() const { return config_.layers; }
+  /// K (or V) of one block in one layer, `block_bytes()` bytes on the GPU.
+  std::byte* k_block(std::int64_t layer, std::int32_t block) const {
+    return k_.data() + layer * layer_bytes_ + block * block_bytes_;
+  }
+  std::byte* v_block(std::int64_t layer, std::int32_t block) const {
+    return v_.data() + layer * layer_bytes_ + block * block_bytes_;
+  }
+
+ private:
+  void fill(std::int32_t block, cudaStream_t stream);
+  void copy(const BlockCopy& copy, cudaStream_t stream);
+  const std::int64_t* slot_mapping(const PassPlan& plan);
+  void make_room_to_gather(const PassPlan& plan);
+  /// Room for `count`, and half as much again when it has to grow.
+  template <typename T>
+  void grow(cuda::DeviceBuffer<T>& buffer, std::int64_t count, const char* what) const;
+
+  const ModelConfig& config_;
+  PagedShape shape_;
+  DType dtype_;
+  Settings settings_;
+  const cuda::Device& device_;
+  std::int64_t max_pitch_;                              // of a copy of several layers in one call, bytes
+  std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
+  cuda::DeviceBuffer<std::byte> k_, v_;                 // [layers, blocks, block_size, kv_heads, head_dim]
+  cuda::Attention attention_;
+
+  // Of the pass.
+  cuda::Upload<std::int32_t> block_table_;         // [sequences, table_width]
+  cuda::Upload<std::int32_t> context_len_;         // [sequences]
+  cuda::Upload<std::int64_t> prefill_slots_;       // [tokens]
+  cuda::DeviceBuffer<std::int64_t> decode_slots_;  // [tokens]
+  const std::int64_t* slots_ = nullptr;            // [tokens] one of the two
+  cuda::SlotMap paged_;                            // through the block table
+
+  // Attention over gathered rows alone.
+  cuda::Upload<std::int64_t> first_slots_;                 // [sequences + 1] of the rows gathered
+  cuda::DeviceBuffer<std::byte> gathered_k_, gathered_v_;  // [rows, kv_heads, head_dim] of one layer
+  cuda::GatheredKv gathered_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,45 @@
+/// @file
+/// Step 3's storage on a GPU with a host tier behind it: page-locked memory of the host that whole blocks
+/// move to and from, in a stream of their own. Compare tiered_kv_store.h. Chapter:
+/// step4_prefix_cache/README.md.
+#pragma once
+
+#include "step3_paged/cuda_paged_kv_store.h"
+
+namespace kvcache {
+
+/// Blocks move while the pass computes what comes before its first write, and the host waits for nothing. Two
+/// rules make that safe. No block is moved or overwritten before earlier passes are done with it: the moves
+/// wait for the compute stream as it is when the pass begins. No block is written before its move is done:
+/// the pass's first write waits for the moves.
+class CudaTieredKvStore final : public CudaPagedKvStore {
+ public:
+  /// @param host_blocks  slots of the host tier
+  /// @throws RunError when the GPU has not that much memory, or the host has not that much to lock.
+  CudaTieredKvStore(const ModelConfig& config, const PagedShape& shape, std::int64_t host_blocks, DType dtype,
+                    Settings settings, const cuda::Device& device);
+  ~CudaTieredKvStore() override;
+
+  /// Moves blocks out and in before anything of the pass is written.
+  void begin(const PassPlan& plan) override;
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+
+  /// XXH64 of what a block of the pool, or a slot of the host tier, holds: K and V of all layers, as
+  /// TieredKvStore's. Both wait for the GPU. For tests.
+  std::uint64_t checksum_of_block(std::int32_t block);
+  std::uint64_t checksum_of_host_slot(std::int32_t slot) const;
+
+ private:
+  void move_out(const BlockCopy& move);
+  void move_in(const BlockCopy& move);
+  /// K of all layers of a host slot; V of each follows it.
+  std::byte* host(std::int32_t slot) const { return host_.data() + slot * layers() * 2 * block_bytes(); }
+
+  // [slots, layers, 2 (K, V), block_size, kv_heads, head_dim]: a block in one piece
+  cuda::PinnedBuffer<std::byte> host_;
+  cuda::Stream moves_ = cuda::make_stream();
+  cuda::Event order_ = cuda::make_event();
+  bool moves_pending_ = false;  // the compute stream has not been told to wait for them
+};
+
+}  // namespace kvcache
