@@ -9,28 +9,20 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "common/cuda/device.h"
-#include "common/error.h"
-#include "fmt/format.h"
 
 namespace kvcache::cuda {
 
 /// `bytes` of the GPU's memory, as it happens to be filled; aligned to 256 bytes. Freed with the last owner.
 /// @param what  named if there is not enough: "the K/V pool"
 /// @throws RunError with the numbers.
-inline std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    std::size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    throw RunError(fmt::format("{} needs {} bytes of the GPU's memory and {} are free", what, bytes, free));
-  }
-  check(status, what);
-  return {data, [](void* memory) { cudaFree(memory); }};
-}
+std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what);
+
+/// `bytes` of page-locked host memory, as it happens to be filled. Freed with the last owner.
+/// @throws RunError with the number if the host does not give that much.
+std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what);
 
 /// Numbers in the GPU's memory.
 template <typename T>
@@ -63,24 +55,14 @@ class PinnedBuffer {
   PinnedBuffer() = default;
   /// @throws RunError with the number if the host does not give that much.
   PinnedBuffer(std::int64_t count, const char* what) : size_(count) {
-    if (count == 0) return;
-    void* data = nullptr;
-    const cudaError_t status =
-        cudaHostAlloc(&data, static_cast<std::size_t>(count) * sizeof(T), cudaHostAllocDefault);
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      throw RunError(fmt::format("{} needs {} bytes of page-locked host memory, more than there is", what,
-                                 count * static_cast<std::int64_t>(sizeof(T))));
-    }
-    check(status, what);
-    memory_ = {static_cast<T*>(data), [](T* memory) { cudaFreeHost(memory); }};
+    if (count > 0) memory_ = allocate_pinned(count * static_cast<std::int64_t>(sizeof(T)), what);
   }
 
-  T* data() const { return memory_.get(); }
+  T* data() const { return static_cast<T*>(memory_.get()); }
   std::int64_t size() const { return size_; }
 
  private:
-  std::shared_ptr<T> memory_;
+  std::shared_ptr<void> memory_;
   std::int64_t size_ = 0;
 };
 

@@ -1,0 +1,35 @@
+/// @file
+/// See memory.h.
+#include "common/cuda/memory.h"
+
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache::cuda {
+
+std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw RunError(fmt::format("{} needs {} bytes of the GPU's memory and {} are free", what, bytes, free));
+  }
+  check(status, what);
+  return {data, [](void* memory) { cudaFree(memory); }};
+}
+
+std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what) {
+  void* data = nullptr;
+  const cudaError_t status = cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw RunError(
+        fmt::format("{} needs {} bytes of page-locked host memory, more than there is", what, bytes));
+  }
+  check(status, what);
+  return {data, [](void* memory) { cudaFreeHost(memory); }};
+}
+
+}  // namespace kvcache::cuda
