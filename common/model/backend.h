@@ -28,12 +28,6 @@ struct Matrix {
   }  ///< on the CPU
 };
 
-/// A token id wanted from one row of the logits.
-struct Pick {
-  std::int64_t row = 0;
-  Sampler* sampler = nullptr;
-};
-
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -1,8 +1,8 @@
 /// @file
 /// The picks are the same on every platform because nothing here is left to one: the random numbers and the
 /// exponential are our own (the standard library's distributions and `std::exp` differ between platforms),
-/// and probabilities are whole numbers, so that their sums do not depend on the order in which they are
-/// added.
+/// and probabilities are whole numbers (sampling_weight.h), so that their sums do not depend on the order in
+/// which they are added.
 
 #include "common/model/sampler.h"
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/model/sampling_weight.h"
 
 namespace kvcache {
 namespace {
@@ -23,10 +24,6 @@ namespace {
 /// Under this, even the gaps between neighbouring float logits of usual size become a near certainty, and a
 /// draw would only ever decide between equal logits; there arg max is the plainer answer.
 constexpr double smallest_temperature = 1e-5;
-
-/// Weights count in units of 2^-40 of the largest: fine enough that what is rounded away, over a vocabulary
-/// of a million, is less than one pick in a million; coarse enough that the sum over 2^23 ids fits 64 bits.
-constexpr int weight_bits = 40;
 
 /// One id that can still be picked.
 struct Candidate {
@@ -48,38 +45,15 @@ std::size_t arg_max(std::span<const float> logits) {
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
     if (!(logit < infinity)) {  // written so that NaN is caught too
-      throw RunError(
-          fmt::format("logit {} is {}, not a finite number: a sum left the range of the type (try --dtype "
-                      "bf16 or f32), or the weights are damaged",
-                      id, std::isnan(logit) ? "NaN" : "+infinity"));
+      refuse_logit(id, std::isnan(logit));
     }
     if (logit > largest) {
       largest = logit;
       best = id;
     }
   }
-  if (best == logits.size()) {
-    throw RunError(fmt::format("none of the {} logits is above -infinity: no token can be picked", best));
-  }
+  if (best == logits.size()) refuse_logits(best);
   return best;
-}
-
-/// floor(2^weight_bits * e^x) for x <= 0. Only operations that IEEE 754 defines to the last bit, so it is the
-/// same everywhere as long as the compiler fuses nothing (-ffp-contract=off). e^x = 2^-halvings * e^rest with
-/// |rest| <= ln(2)/2, where the Taylor series up to the twelfth power leaves an error of 2e-16; the halvings
-/// are a shift.
-std::uint64_t exponential_weight(double x) {
-  constexpr double ln2 = 0.693147180559945309417;
-  if (x < -weight_bits * ln2) return 0;
-  const int halvings = static_cast<int>(0.5 - x * (1 / ln2));
-  const double rest = x + halvings * ln2;
-  double series = 1.0 / 479001600;  // 1/12!
-  for (const double coefficient : {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
-                                   1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2, 1.0, 1.0}) {
-    series = series * rest + coefficient;
-  }
-  constexpr int series_bits = 62;  // the series is at most sqrt(2)
-  return static_cast<std::uint64_t>(series * 0x1p62) >> (series_bits - weight_bits + halvings);
 }
 
 /// The last of the k largest logits (its weight is not computed). One pass that keeps what beats the k-th of
@@ -107,8 +81,7 @@ Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
 }
 
 /// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without those whose
-/// weight is nothing. The largest logit is taken off first: it has weight 2^40 whatever the temperature, and
-/// nothing overflows.
+/// weight is nothing.
 std::vector<Candidate> top_k_candidates(std::span<const float> logits, double temperature, std::uint64_t k) {
   const double largest = logits[arg_max(logits)];
   const bool all = k == 0 || k >= logits.size();
@@ -118,7 +91,7 @@ std::vector<Candidate> top_k_candidates(std::span<const float> logits, double te
   for (std::size_t id = 0; id < logits.size(); ++id) {
     Candidate candidate{logits[id], static_cast<std::int32_t>(id), 0};
     if (!all && ranks_before(last, candidate)) continue;
-    candidate.weight = exponential_weight((candidate.logit - largest) / temperature);
+    candidate.weight = weight_of(candidate.logit, largest, temperature);
     if (candidate.weight > 0) candidates.push_back(candidate);
   }
   return candidates;
@@ -136,8 +109,7 @@ std::uint64_t total_weight(std::span<const Candidate> candidates) {
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
   if (p == 1.0) return;
   const std::uint64_t total = total_weight(candidates);
-  const auto share = static_cast<std::uint64_t>(std::ceil(p * static_cast<double>(total)));
-  std::uint64_t missing = std::clamp<std::uint64_t>(share, 1, total);
+  std::uint64_t missing = weight_to_reach(p, total);
 
   // Most are so light that all of their kind together are not needed: look for the border among the others.
   const std::uint64_t light = (total - missing) / candidates.size();
@@ -176,6 +148,17 @@ std::uint64_t next_random(std::uint64_t& state) {
 
 }  // namespace
 
+void refuse_logit(std::size_t id, bool is_nan) {
+  throw RunError(fmt::format(
+      "logit {} is {}, not a finite number: a sum left the range of the type (try --dtype bf16 or "
+      "f32), or the weights are damaged",
+      id, is_nan ? "NaN" : "+infinity"));
+}
+
+void refuse_logits(std::size_t count) {
+  throw RunError(fmt::format("none of the {} logits is above -infinity: no token can be picked", count));
+}
+
 Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {
   if (!std::isfinite(params.temperature) || params.temperature < 0) {
     throw InputError(fmt::format("temperature must be a finite number >= 0, not {}", params.temperature));
@@ -188,18 +171,21 @@ Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.
   }
 }
 
-std::int32_t Sampler::pick(std::span<const float> logits) {
-  const std::uint64_t random = next_random(state_);  // one draw per pick, whether it decides anything or not
-  if (params_.temperature < smallest_temperature || params_.top_k == 1) {
-    return static_cast<std::int32_t>(arg_max(logits));
-  }
-  std::vector<Candidate> candidates =
-      top_k_candidates(logits, params_.temperature, static_cast<std::uint64_t>(params_.top_k));
-  keep_top_p(candidates, params_.top_p);
+Draw Sampler::draw() {
+  return {.greedy = params_.temperature < smallest_temperature || params_.top_k == 1,
+          .temperature = params_.temperature,
+          .top_k = static_cast<std::uint64_t>(params_.top_k),
+          .top_p = params_.top_p,
+          .random = next_random(state_)};
+}
 
-  const std::uint64_t total = total_weight(candidates);
-  const double uniform = static_cast<double>(random >> 11) * 0x1p-53;  // in [0, 1)
-  std::uint64_t rest = std::min(static_cast<std::uint64_t>(uniform * static_cast<double>(total)), total - 1);
+std::int32_t Sampler::pick(std::span<const float> logits) {
+  const Draw drawn = draw();  // one per pick, whether it decides anything or not
+  if (drawn.greedy) return static_cast<std::int32_t>(arg_max(logits));
+  std::vector<Candidate> candidates = top_k_candidates(logits, drawn.temperature, drawn.top_k);
+  keep_top_p(candidates, drawn.top_p);
+
+  std::uint64_t rest = place_of(drawn.random, total_weight(candidates));
   auto candidate = candidates.begin();
   for (; rest >= candidate->weight; ++candidate) rest -= candidate->weight;
   return candidate->id;

@@ -3,6 +3,7 @@
 /// step 1.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -14,6 +15,17 @@ struct SamplingParams {
   std::int64_t top_k = 0;    ///< keep the k largest logits; 0: all; >= vocabulary: all
   double top_p = 1.0;  ///< in [0, 1]: keep the fewest candidates whose probabilities reach p, at least one
   std::uint64_t seed = 0;
+};
+
+/// What decides one pick, besides the logits.
+struct Draw {
+  bool greedy = true;  ///< arg max; the rest decides nothing
+  double temperature = 0;
+  std::uint64_t top_k = 0;  ///< 0: all
+  double top_p = 1;
+  std::uint64_t random = 0;  ///< 64 random bits
+
+  bool operator==(const Draw&) const = default;
 };
 
 /// One sequence's source of random picks. Two samplers with equal parameters give equal ids for equal logits
@@ -28,9 +40,23 @@ class Sampler {
   /// @throws RunError when a logit is NaN or +infinity (naming its index), or there is none above -infinity.
   std::int32_t pick(std::span<const float> logits);
 
+  /// The draw of the next pick, for a device that holds the logits itself: it has to choose as `pick` would.
+  Draw draw();
+
  private:
   SamplingParams params_;
   std::uint64_t state_;  ///< of the generator
 };
+
+/// A token id wanted from one row of the logits.
+struct Pick {
+  std::int64_t row = 0;
+  Sampler* sampler = nullptr;
+};
+
+/// @throws RunError: logit `id`, the first that is not finite, is NaN or +infinity.
+[[noreturn]] void refuse_logit(std::size_t id, bool is_nan);
+/// @throws RunError: none of `count` logits is above -infinity.
+[[noreturn]] void refuse_logits(std::size_t count);
 
 }  // namespace kvcache
