@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "common/cpu/kv_rows.h"
 #include "step3_paged/gather.h"
@@ -171,9 +172,10 @@ constexpr std::int64_t kWidths[] = {8, 9, 24, 33, 40, 130, 1000, 1024, 2048};
 TEST_F(CudaKvRows, ScatterWritesTheBytesOfTheCpuForEveryWidthDistanceAndType) {
   for (const DType dtype : kTypes) {
     for (const std::int64_t width : kWidths) {
-      for (const std::int64_t gap : {0, 8, 3}) {
-        SCOPED_TRACE(described(dtype, width, "gap", gap));
-        Rows k = new_rows(21, width, gap), v = new_rows(21, width, 2 * gap);
+      // Of K and of V; packs fit only if they fit both.
+      for (const auto& [k_gap, v_gap] : {std::pair{0, 0}, {8, 16}, {3, 8}, {8, 3}}) {
+        SCOPED_TRACE(described(dtype, width, "gap", k_gap));
+        Rows k = new_rows(21, width, k_gap), v = new_rows(21, width, v_gap);
         std::vector<std::int64_t> slots = some_of<std::int64_t>(21, 30);
         for (const std::int64_t skipped : {below(21), below(21), std::int64_t{20}}) {
           slots[static_cast<std::size_t>(skipped)] = -1;

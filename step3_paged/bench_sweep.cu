@@ -1,0 +1,58 @@
+/// @file
+/// See bench_sweep.h.
+#include "step3_paged/bench_sweep.h"
+
+#include "common/cuda/launch.cuh"
+
+namespace kvcache::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+/// A grid that fills the GPU once; each thread has four loads of 16 bytes under way.
+__global__ void __launch_bounds__(kThreads)
+    read_all(const uint4* data, std::int64_t packs, std::uint32_t* sink) {
+  constexpr int kInFlight = 4;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  std::uint32_t seen = 0;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; first < packs;
+       first += kInFlight * stride) {
+    uint4 read[kInFlight];
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n)
+      read[n] = first + n * stride < packs ? data[first + n * stride] : uint4{};
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) seen ^= read[n].x ^ read[n].y ^ read[n].z ^ read[n].w;
+  }
+  if (seen == 0x9e3779b9) *sink = seen;
+}
+
+template <typename T>
+__global__ void fill(T* data, std::int64_t count, std::uint32_t seed) {
+  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (number >= count) return;
+  // The mixing steps of MurmurHash3 (Appleby): every bit of the index reaches every bit of the number.
+  std::uint64_t mixed = static_cast<std::uint64_t>(number) + (static_cast<std::uint64_t>(seed) << 40);
+  mixed = (mixed ^ (mixed >> 33)) * 0xff51afd7ed558ccdULL;
+  mixed = (mixed ^ (mixed >> 33)) * 0xc4ceb9fe1a85ec53ULL;
+  data[number] = from_float<T>(static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31F);
+}
+
+}  // namespace
+
+void read_sweep(const Device& device, const void* data, std::int64_t bytes, std::uint32_t* sink,
+                cudaStream_t stream) {
+  int resident = 0;  // thread blocks on a multiprocessor
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, read_all, kThreads, 0), "read_all");
+  launch("read_all", read_all, {static_cast<unsigned>(device.multiprocessors() * resident), kThreads}, stream,
+         static_cast<const uint4*>(data), bytes / static_cast<std::int64_t>(sizeof(uint4)), sink);
+}
+
+void fill_with_random(DType dtype, void* data, std::int64_t count, std::uint32_t seed, cudaStream_t stream) {
+  with_number_type(dtype, [&]<typename T>() {
+    launch("fill", fill<T>, {static_cast<unsigned>(ceil_div(count, kThreads)), kThreads}, stream,
+           static_cast<T*>(data), count, seed);
+  });
+}
+
+}  // namespace kvcache::cuda
