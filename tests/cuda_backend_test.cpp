@@ -39,15 +39,11 @@ void expect_close(const std::vector<float>& ours, const std::vector<float>& righ
 
 class CudaBackend : public OnGpu {
  protected:
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (!IsSkipped()) shared_ = std::make_shared<cuda::Device>();
-  }
   /// Both backends in `dtype`.
   void use(DType dtype) {
     dtype_ = dtype;
     cpu_ = std::make_unique<CpuBackend>(dtype, pool_);
-    gpu_ = std::make_unique<cuda::CudaBackend>(dtype, shared_);
+    gpu_ = std::make_unique<cuda::CudaBackend>(dtype, shared_device());
     bytes_.clear();
     buffers_.clear();
   }
@@ -102,7 +98,6 @@ class CudaBackend : public OnGpu {
   }
 
   ThreadPool pool_{2};
-  std::shared_ptr<const cuda::Device> shared_;
   DType dtype_ = DType::f32;
   std::unique_ptr<CpuBackend> cpu_;
   std::unique_ptr<cuda::CudaBackend> gpu_;
@@ -181,7 +176,7 @@ TEST_F(CudaBackend, ProjectsThreeAtOnceWhenTheirWeightsLieTogether) {
             projections[n]->bias = weights(1, sizes[n], static_cast<std::uint32_t>(30 + n)).cpu;
         }
         model.embedding = model.lm_head = weights(4, 64, 40).cpu;
-        const Weights uploaded = cuda::upload_weights(model, dtype, *shared_);
+        const Weights uploaded = cuda::upload_weights(model, dtype, device());
         const LayerWeights& layer = uploaded.layers[0];
         for (const std::int64_t rows : {1, 9, 3}) {  // grows and shrinks
           const Both x = matrices(rows, 64, 8);
@@ -260,7 +255,7 @@ TEST_F(CudaBackend, ConvertsWeightsAsTheCpuRoundsThem) {
       const std::vector<std::byte> bytes = stored(odd, from);
       Weights model;
       model.embedding = model.lm_head = {from, 10, 100, bytes.data()};
-      const Weights uploaded = cuda::upload_weights(model, to, *shared_);
+      const Weights uploaded = cuda::upload_weights(model, to, device());
       EXPECT_EQ(uploaded.lm_head.data, uploaded.embedding.data) << "a tied head is there once";
       EXPECT_EQ(from_gpu(uploaded.embedding.data, 1000 * size_of(to)), stored(odd, to));
     }

@@ -19,10 +19,11 @@ class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (!cuda::Device::available()) GTEST_SKIP() << "this machine has no GPU that CUDA can use";
-    device_ = std::make_unique<cuda::Device>();
+    device_ = std::make_shared<cuda::Device>();
   }
 
   const cuda::Device& device() const { return *device_; }
+  const std::shared_ptr<const cuda::Device>& shared_device() const { return device_; }
   cudaStream_t stream() const { return device_->stream(); }
   /// The GPU computes in this type.
   bool has(DType dtype) const { return dtype != DType::bf16 || device_->compute_capability() >= 80; }
@@ -49,7 +50,7 @@ class OnGpu : public testing::Test {
   }
 
  private:
-  std::unique_ptr<cuda::Device> device_;
+  std::shared_ptr<const cuda::Device> device_;
 };
 
 }  // namespace kvcache
