@@ -149,7 +149,7 @@ class Machine {
     std::int64_t bytes;
     Call call(const Device& device) const {
       return [this, &device](int turn) {
-        read_sweep(device, from.data() + turn * bytes, bytes, sink.data(), device.stream());
+        read_sweep(from.data() + turn * bytes, bytes, sink.data(), device.stream());
       };
     }
   };

@@ -8,22 +8,19 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr int kInFlight = 4;  // loads of 16 bytes that a thread has under way
 
-/// A grid that fills the GPU once; each thread has four loads of 16 bytes under way.
+/// Each thread block reads one stretch of 32 KiB.
 __global__ void __launch_bounds__(kThreads)
     read_all(const uint4* data, std::int64_t packs, std::uint32_t* sink) {
-  constexpr int kInFlight = 4;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kInFlight * kThreads + threadIdx.x;
+  uint4 read[kInFlight];
+#pragma unroll
+  for (int n = 0; n < kInFlight; ++n)
+    read[n] = first + n * kThreads < packs ? __ldcs(&data[first + n * kThreads]) : uint4{};
   std::uint32_t seen = 0;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; first < packs;
-       first += kInFlight * stride) {
-    uint4 read[kInFlight];
 #pragma unroll
-    for (int n = 0; n < kInFlight; ++n)
-      read[n] = first + n * stride < packs ? data[first + n * stride] : uint4{};
-#pragma unroll
-    for (int n = 0; n < kInFlight; ++n) seen ^= read[n].x ^ read[n].y ^ read[n].z ^ read[n].w;
-  }
+  for (int n = 0; n < kInFlight; ++n) seen ^= read[n].x ^ read[n].y ^ read[n].z ^ read[n].w;
   if (seen == 0x9e3779b9) *sink = seen;
 }
 
@@ -40,12 +37,10 @@ __global__ void fill(T* data, std::int64_t count, std::uint32_t seed) {
 
 }  // namespace
 
-void read_sweep(const Device& device, const void* data, std::int64_t bytes, std::uint32_t* sink,
-                cudaStream_t stream) {
-  int resident = 0;  // thread blocks on a multiprocessor
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, read_all, kThreads, 0), "read_all");
-  launch("read_all", read_all, {static_cast<unsigned>(device.multiprocessors() * resident), kThreads}, stream,
-         static_cast<const uint4*>(data), bytes / static_cast<std::int64_t>(sizeof(uint4)), sink);
+void read_sweep(const void* data, std::int64_t bytes, std::uint32_t* sink, cudaStream_t stream) {
+  const std::int64_t packs = bytes / static_cast<std::int64_t>(sizeof(uint4));
+  launch("read_all", read_all, {static_cast<unsigned>(ceil_div(packs, kInFlight * kThreads)), kThreads},
+         stream, static_cast<const uint4*>(data), packs, sink);
 }
 
 void fill_with_random(DType dtype, void* data, std::int64_t count, std::uint32_t seed, cudaStream_t stream) {

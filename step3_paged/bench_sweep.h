@@ -7,15 +7,13 @@
 
 #include <cstdint>
 
-#include "common/cuda/device.h"
 #include "common/model/dtype.h"
 
 namespace kvcache::cuda {
 
 /// Reads `bytes`, a multiple of 16, once: as fast as this GPU's memory can be read.
 /// @param sink  4 bytes on the GPU; almost never written, so that reading cannot be left out
-void read_sweep(const Device& device, const void* data, std::int64_t bytes, std::uint32_t* sink,
-                cudaStream_t stream);
+void read_sweep(const void* data, std::int64_t bytes, std::uint32_t* sink, cudaStream_t stream);
 
 /// Fills `data` with numbers in [-1, 1].
 void fill_with_random(DType dtype, void* data, std::int64_t count, std::uint32_t seed, cudaStream_t stream);

@@ -76,7 +76,8 @@ class CudaBackend : public OnGpu {
       std::copy_n(all.begin() + row * cols, cols, padded.begin() + row * both.gpu.stride);
     }
     const std::vector<std::byte> bytes = stored(padded, dtype_);
-    cuda::check(cudaMemcpy(both.gpu.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "a test");
+    cuda::check(cudaMemcpyAsync(both.gpu.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream()),
+                "a test");
     return both;
   }
   struct BothWeights {
@@ -289,13 +290,14 @@ TEST_F(CudaBackend, LargeMatricesOfMoreThanTwoToThe31NumbersKeepTheirLastRowsRig
   Matrix gate, up, out;
   for (Matrix* matrix : {&gate, &up}) {
     gpu_->resize(*matrix, kRows, kWidth);
-    cuda::check(cudaMemset(matrix->data, 0, static_cast<std::size_t>(kRows * kWidth * 2)), "a test");
+    cuda::check(cudaMemsetAsync(matrix->data, 0, static_cast<std::size_t>(kRows * kWidth * 2), stream()),
+                "a test");
   }
   const std::int64_t last = (kRows - 1) * kWidth;
   const std::vector<std::byte> ones = stored(std::vector<float>(kWidth, 1.0F), DType::f16);
   for (const Matrix* matrix : {&gate, &up}) {
-    cuda::check(cudaMemcpy(static_cast<std::byte*>(matrix->data) + last * 2, ones.data(), ones.size(),
-                           cudaMemcpyHostToDevice),
+    cuda::check(cudaMemcpyAsync(static_cast<std::byte*>(matrix->data) + last * 2, ones.data(), ones.size(),
+                                cudaMemcpyHostToDevice, stream()),
                 "a test");
   }
   const auto last_row = [&] {

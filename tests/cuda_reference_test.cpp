@@ -1,6 +1,6 @@
 // Every step on the GPU against the other implementation's answers and against the CPU: in float32 the greedy
 // ids are equal and the logits within 1e-3 of the largest; in the 16-bit types within 2e-2 of the CPU's in
-// that type, or as near to it as it is itself to the answers in float64.
+// that type or, where the type itself is worth less, twice as far from them as they are from float64's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -172,7 +172,7 @@ TEST_P(CudaReference, ShortTypesStayNearTheCpuInTheSameType) {
       NoCacheStore store(on_cpu->config(), dtype, pool);
       const Report right = run(*on_cpu, manager, store, {&request, 1}, {.keep_logits = true});
       const std::vector<float>& logits = right.sequences[0].logits;
-      const double bound = std::max(2e-2, distance(logits, cases.logits[n]));
+      const double bound = std::max(2e-2, 2 * distance(logits, cases.logits[n]));
       for (const Kind& kind : kinds()) {
         const SequenceReport ours = run_all(*model, kind, dtype, {&request, 1}).front();
         EXPECT_LE(distance(ours.logits, {logits.begin(), logits.end()}), bound)

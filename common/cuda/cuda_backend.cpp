@@ -33,8 +33,12 @@ void CudaBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   if (rows * matrix.stride <= matrix.capacity) return;
   matrix.capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
   matrix.memory.reset();
-  matrix.memory = allocate_device(matrix.capacity * size_of(dtype_), "a pass's activations");
+  const std::int64_t bytes = matrix.capacity * size_of(dtype_);
+  matrix.memory = allocate_device(bytes, "a pass's activations");
   matrix.data = matrix.memory.get();
+  // Every number is written before it is read; but initcheck does not see what cuBLAS's kernels write.
+  check(cudaMemsetAsync(matrix.data, 0, static_cast<std::size_t>(bytes), device_->stream()),
+        "clearing memory");
 }
 
 void CudaBackend::embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) {

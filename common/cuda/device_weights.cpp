@@ -43,7 +43,8 @@ void upload(const Weight& from, DType dtype, std::byte* to, DeviceBuffer<std::by
             const Device& device) {
   const std::int64_t count = numbers_of(from), from_size = size_of(from.dtype);
   if (from.dtype == dtype) {
-    check(cudaMemcpy(to, from.data, static_cast<std::size_t>(count * from_size), cudaMemcpyHostToDevice),
+    check(cudaMemcpyAsync(to, from.data, static_cast<std::size_t>(count * from_size), cudaMemcpyHostToDevice,
+                          device.stream()),
           "copying the weights to the GPU");
     return;
   }
