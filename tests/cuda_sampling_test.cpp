@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -28,7 +29,7 @@ using cuda::PickIds;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
-constexpr int kinds = 8;  ///< of rows that row_of_kind() makes
+constexpr int kinds = 9;  ///< of rows that row_of_kind() makes
 
 /// A row [vocab] whose logits are spread like a model's, or are one of the special cases.
 std::vector<float> row_of_kind(int kind, std::int64_t vocab, std::uint32_t seed) {
@@ -53,7 +54,7 @@ std::vector<float> row_of_kind(int kind, std::int64_t vocab, std::uint32_t seed)
         logit = uniform < -0.5F ? uniform : uniform < 0 ? -0.0F : 0.0F;
         break;
       case 5:  // few above -infinity
-        logit = id % 97 == 5 % logits.size() ? 4 * uniform : -infinity;
+        logit = id % 97 == 5 ? 4 * uniform : -infinity;
         break;
       case 6:  // all negative
         logit = -20 + 19 * uniform;
@@ -61,12 +62,15 @@ std::vector<float> row_of_kind(int kind, std::int64_t vocab, std::uint32_t seed)
       case 7:  // a peak, and the largest numbers that float16 holds
         logit = id == logits.size() / 2 ? 60000.0F : id % 3 == 0 ? -60000.0F : 30 * uniform;
         break;
+      case 8:  // so small that float16 has but a few bits for them
+        logit = 1e-6F * uniform;
+        break;
     }
   }
   return logits;
 }
 
-/// All pairs and triples worth trying, with one seed each.
+/// Every temperature with every top-k and top-p, each with a seed of its own.
 std::vector<SamplingParams> parameter_grid(std::int64_t vocab, std::uint64_t seed) {
   std::vector<SamplingParams> grid;
   for (const double temperature : {0.0, 1e-6, 1e-3, 0.7, 1.0, 50.0}) {
@@ -85,8 +89,8 @@ std::vector<SamplingParams> parameter_grid(std::int64_t vocab, std::uint64_t see
 struct Logits {
   DType dtype = DType::f32;
   std::int64_t vocab = 0, stride = 0;
-  std::vector<std::vector<float>> rows;  // as they read back from the type
-  cuda::DeviceBuffer<std::byte> on_gpu;
+  std::vector<std::vector<float>> rows = {};  // as they read back from the type
+  cuda::DeviceBuffer<std::byte> on_gpu = {};
 };
 
 /// A pick from a row with a sampler of its own.
@@ -149,13 +153,12 @@ TEST_F(CudaSampling, PicksTheIdsOfTheCpuWithAllParametersFromAllKindsOfRows) {  
       std::vector<Wish> wishes;
       for (int kind = 0; kind < kinds; ++kind) {
         rows.push_back(row_of_kind(kind, vocab, ++seed));
-        rows.back()[0] = kind == 5 ? 1.0F : rows.back()[0];  // at least one above -infinity
-        if (kind == 3) rows.back()[rows.back().size() / 2] = 0.5F;
+        if (kind == 3 || kind == 5)
+          rows.back()[rows.back().size() / 2] = 0.5F;  // at least one above -infinity
+        for (const SamplingParams& params : parameter_grid(vocab, 1000 * seed))
+          wishes.push_back({kind, params});
       }
-      for (const SamplingParams& params : parameter_grid(vocab, seed)) {
-        wishes.push_back({static_cast<std::int64_t>(params.seed % kinds), params});
-      }
-      expect_equal_ids(pick_ids, logits(dtype, rows, vocab % 8), wishes, 3);
+      expect_equal_ids(pick_ids, logits(dtype, rows, vocab % 8), wishes, 1);
     }
   }
 }
@@ -181,6 +184,18 @@ TEST_F(CudaSampling, PicksTheIdsOfTheCpuFromTheVocabulariesOfRealModels) {
       expect_equal_ids(pick_ids, logits(dtype, rows, 0), wishes, 1);
     }
   }
+}
+
+TEST_F(CudaSampling, KeepsExactlyAsManyTiesAsTheCpuDoes) {
+  PickIds pick_ids;
+  std::vector<Wish> wishes;  // so many that each id which is kept is picked
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const double share = 0.25 * static_cast<double>(seed % 5);  // whole numbers of ids, exactly
+    const auto k = static_cast<std::int64_t>(seed / 5 % 4);
+    wishes.push_back(
+        {static_cast<std::int64_t>(seed % 2), {.temperature = 1, .top_k = k, .top_p = share, .seed = seed}});
+  }
+  expect_equal_ids(pick_ids, logits(DType::f32, {{1, 1, 1, 1}, {-1000, 0, 0, 0}}, 0), wishes, 1);
 }
 
 TEST_F(CudaSampling, DrawsLongSequencesAsTheCpuDoes) {  // SP4
@@ -259,13 +274,15 @@ TEST_F(CudaSampling, TheNextCallSeesOtherRowsAndParameters) {
 }
 
 TEST_F(CudaSampling, MemoryOnceReservedIsEnough) {
-  PickIds pick_ids;
-  pick_ids.reserve(20, 5000, true);
-  const Logits from = logits(DType::f32, {row_of_kind(0, 5000, 1)}, 0);
-  expect_equal_ids(pick_ids, from, std::vector<Wish>(20, {0, {}}), 1);
+  const Logits from = logits(DType::f32, {row_of_kind(0, 50000, 1)}, 0);
+  const std::vector<Wish> wishes(20, {0, {.temperature = 1, .top_k = 3000, .top_p = 0.9}});
+  PickIds first, pick_ids;
+  expect_equal_ids(first, from, wishes,
+                   1);  // what the kernels themselves need is loaded with their first use
+  pick_ids.reserve(20, 50000, true);
+  expect_equal_ids(pick_ids, from, std::vector<Wish>(20), 1);  // greedy
   const std::int64_t free = device().free_memory();
-  expect_equal_ids(pick_ids, from,
-                   std::vector<Wish>(20, {0, {.temperature = 1, .top_k = 3000, .top_p = 0.9}}), 1);
+  expect_equal_ids(pick_ids, from, wishes, 1);
   EXPECT_EQ(device().free_memory(), free);
 }
 
@@ -311,7 +328,7 @@ TEST_F(CudaSampling, OfSeveralBadRowsTheFirstPicksIsNamed) {
   const std::vector<Pick> picks = {{2, &sampled}, {1, &sampled}, {0, &greedy}};
   EXPECT_EQ(message_of([&] { ids_on_gpu(pick_ids, from, picks); }),
             "none of the 2 logits is above -infinity: no token can be picked");
-  // and the next call is as good as any
+  // The next call is as good as any.
   EXPECT_EQ(ids_on_gpu(pick_ids, from, std::vector<Pick>{{2, &greedy}}), std::vector<std::int32_t>{0});
 }
 

@@ -3,12 +3,12 @@
 /// are whole numbers (model/sampling_weight.h), and what top-k and top-p keep is written as a border, "every
 /// logit above this one, and the first so many that equal it", which follows from counts and sums alone.
 ///
-/// A row is looked at in groups of 256 ids, one warp each. Five kernels, of which greedy picks need the first
+/// A row is looked at in groups of 256 ids, one warp each. Of the five kernels, greedy picks need the first
 /// two:
 ///   1. group_maxima        the largest logit of each group
 ///   2. arg_max_and_top_k   the largest of all; the border of top-k
 ///   3. group_weights       the weight of each group within the border
-///   4. top_p               draws the border closer (and 3 runs again)
+///   4. top_p               the border of top-p, within that of top-k; then 3 runs again
 ///   5. draw_ids            the id that the random number falls on
 #include <algorithm>
 #include <bit>
@@ -30,6 +30,7 @@ constexpr int kGroup = 256;  ///< ids: 16 bytes per lane of the 16-bit types
 constexpr int kPerLane = kGroup / kWarp;
 constexpr int kGroupsPerBlock = 8;  ///< enough warps per block to fill a multiprocessor with few blocks
 constexpr int kRowThreads = 1024;   ///< of a block that has a row to itself
+constexpr int kRowBlocks = 1;       ///< of those per multiprocessor; said so that registers suffice
 constexpr int kMostPicks = 65535;   ///< of one launch: the limit of grid.y
 constexpr std::int64_t kListBytes = 64 << 20;  ///< of the candidates of sampled picks; more picks take turns
 
@@ -85,8 +86,7 @@ struct Task {
   __device__ const T* row(std::int64_t pick) const { return logits + choices[pick].row * stride; }
 };
 
-// ---- keys: logits as whole numbers in the same order
-
+// Keys: logits as whole numbers in the same order.
 constexpr std::uint32_t kZeroKey = 0x8000'0000;
 constexpr std::uint32_t kMinusInfinityKey = kZeroKey - 0x7F80'0000;
 constexpr std::uint32_t kNotFiniteKey = 0xFFFF'FFFF;
@@ -119,8 +119,6 @@ __device__ std::uint32_t key_in(std::uint64_t ranked) {
 __device__ std::int32_t id_in(std::uint64_t ranked) {
   return static_cast<std::int32_t>(0xFFFF'FFFF - static_cast<std::uint32_t>(ranked));
 }
-
-// ---- warps and blocks
 
 __device__ int lane() {
   return static_cast<int>(threadIdx.x) % kWarp;
@@ -194,8 +192,6 @@ struct Group {
   __device__ static int offset(int n) { return (n / kPack * kWarp + lane()) * kPack + n % kPack; }
 };
 
-// ---- arg max
-
 template <typename T>
 __device__ Outcome outcome_of(std::uint64_t best, const T* row) {
   const std::int32_t id = id_in(best);
@@ -207,7 +203,7 @@ __device__ Outcome outcome_of(std::uint64_t best, const T* row) {
 /// The first rung: a block goes through a row, one number per thread at a time. Right, but a single row keeps
 /// one multiprocessor of over a hundred busy.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 1) arg_max_plain(Task<T> task) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) arg_max_plain(Task<T> task) {
   const std::int64_t pick = blockIdx.x;
   const T* row = task.row(pick);
   std::uint64_t best = 0;
@@ -238,8 +234,6 @@ __global__ void __launch_bounds__(kGroupsPerBlock* kWarp) group_maxima(Task<T> t
   const std::uint64_t best = warp_reduce(ranked(key, std::int64_t{group} * kGroup + offset), Max());
   if (lane() == 0) task.maxima[pick * task.groups + group] = best;
 }
-
-// ---- borders
 
 /// The candidates of one row among which a border is looked for.
 struct List {
@@ -325,9 +319,9 @@ __device__ Border top_k_border(const Task<T>& task, std::int64_t pick, std::uint
   return {key, static_cast<std::uint32_t>(k - amount_from(list, key + 1))};
 }
 
-/// One block per pick: ends those that are greedy or hopeless, and starts the others.
+/// One block per pick: settles those that are greedy or cannot be made, and starts the others.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 1) arg_max_and_top_k(Task<T> task) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) arg_max_and_top_k(Task<T> task) {
   const std::int64_t pick = blockIdx.x;
   const Draw draw = task.choices[pick].draw;
   std::uint64_t best = 0;
@@ -402,9 +396,9 @@ __device__ Border top_p_border(const Task<T>& task, std::int64_t pick, const Pro
   return {key, static_cast<std::uint32_t>((missing + weight - 1) / weight)};
 }
 
-/// One block per pick: draws the border closer, to the fewest that reach p.
+/// One block per pick: narrows the border to the fewest that reach p.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 1) top_p(Task<T> task) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) top_p(Task<T> task) {
   const std::int64_t pick = blockIdx.x;
   const Draw draw = task.choices[pick].draw;
   const Progress progress = task.progress[pick];
@@ -428,8 +422,6 @@ __global__ void __launch_bounds__(kRowThreads, 1) top_p(Task<T> task) {
   }
   if (threadIdx.x == 0) task.progress[pick].border = border;
 }
-
-// ---- the draw
 
 /// A walk along the kept weights, laid end to end in the order of ids.
 struct Walk {
@@ -496,8 +488,6 @@ __global__ void __launch_bounds__(kWarp) draw_ids(Task<T> task) {
     return;
   }
 }
-
-// ---- the host's side
 
 /// Which kernels the picks of a call need.
 struct Needs {
