@@ -41,11 +41,12 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool can take. On a GPU --attention gather collects one layer of all sequences at a time.
+/// Bytes that a pool can take. On a GPU --attention gather collects one layer of all sequences at a time, in
+/// buffers that grow by half.
 std::int64_t usable(const Program& program) {
   if (!program.gpu || program.options.attention == AttentionPath::paged) return program.memory;
   const std::int64_t layers = program.model->config().layers;
-  return program.memory / (layers + 1) * layers;
+  return program.memory / (layers + 2) * layers;
 }
 
 }  // namespace
