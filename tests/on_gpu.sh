@@ -58,7 +58,7 @@ run_sanitizers() {
         echo "$tool $step $build/bin/$step --device cuda --tokens 4 --ids 1,2,3 --ids 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18"
       done
     done
-  } | xargs -P 6 -L 1 bash -c '
+  } | xargs -P 3 -L 1 bash -c '
     timeout 420 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:3}" >"$0/$1-$2.txt" 2>&1
     echo "$1 $2: exit $?; $(grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$0/$1-$2.txt" | tail -1)"' "$record" \
     | sort | tee "$record/sanitizers.txt"
@@ -67,7 +67,7 @@ run_sanitizers() {
 }
 
 run_benchmarks() {
-  note bench_kernels bench_kernels.txt '.' "$build/bin/bench_kernels" --benchmark_counters_tabular=true \
+  note bench_kernels bench_kernels.txt '^error' "$build/bin/bench_kernels" --benchmark_counters_tabular=true \
     --benchmark_out="$record/bench_kernels.json" --benchmark_out_format=json
   cat "$record/bench_kernels.txt"
 }
@@ -78,7 +78,7 @@ run_programs() {
     for step in step1_no_cache step2_flat_cache step3_paged step4_prefix_cache; do
       local options=(--device cuda --tokens 64 --ignore-eos --json)
       [ $weights = fairytale ] || options+=(--random-weights "$weights")
-      note "$step $weights" "$step-$weights.json" '"' "$build/bin/$step" "${options[@]}"
+      note "$step $weights" "$step-$weights.json" '^error' "$build/bin/$step" "${options[@]}"
       python3 - "$record/$step-$weights.json" <<'PYTHON' | tee -a "$summary"
 import json, sys
 report = json.load(open(sys.argv[1]))
