@@ -1,52 +1,10 @@
 /// @file
 /// Step 2: decoding with a flat cache. Every sequence reserves room for its longest possible self, and each
 /// new token computes one row of K and V.
-#include <memory>
-
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
-#include "fmt/format.h"
 #include "step2_flat_cache/demo.h"
-#include "step2_flat_cache/flat_cache.h"
-#ifdef WITH_CUDA
-#include "step2_flat_cache/cuda_flat_cache_store.h"
-#endif
-
-namespace kvcache {
-namespace {
-
-/// One reservation per request, of --max-seq-len positions or as many as the model can see; but no more than
-/// the requests need where that would be more than the machine's memory.
-FlatCacheShape reservation(const Program& program) {
-  const ModelConfig& config = program.model->config();
-  FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,
-                       config.kv_bytes_per_token(size_of(program.dtype))};
-  if (program.options.max_seq_len) {
-    shape.max_seq_len = *program.options.max_seq_len;
-    return shape;
-  }
-  const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
-  if (wanted > program.memory) {
-    shape.max_seq_len = longest_request(program);
-    fmt::print(
-        stderr,
-        "note: {} reservations of {} positions are {} bytes, more than {} has; reserving the {} needed\n",
-        shape.sequences, config.max_position_embeddings, wanted, program.gpu ? "the GPU" : "this machine",
-        shape.max_seq_len);
-  }
-  return shape;
-}
-
-std::unique_ptr<KvStore> make_store(const Program& program, const FlatCacheShape& shape) {
-#ifdef WITH_CUDA
-  if (program.gpu)
-    return std::make_unique<CudaFlatCacheStore>(program.model->config(), shape, program.dtype, *program.gpu);
-#endif
-  return std::make_unique<FlatCacheStore>(program.model->config(), shape, program.dtype, *program.pool);
-}
-
-}  // namespace
-}  // namespace kvcache
+#include "step2_flat_cache/make_cache.h"
 
 int main(int argc, char** argv) {
   using namespace kvcache;
@@ -55,12 +13,9 @@ int main(int argc, char** argv) {
     if (!options) return 0;
     if (options->demo) add_demo_prompts(*options);
     Program program = load_program(Step::flat_cache, *options);
-    const FlatCacheShape shape = reservation(program);
-    FlatCacheManager manager(shape);
-    check_capacity(program, manager, "raise --max-seq-len");
-    const std::unique_ptr<KvStore> store = make_store(program, shape);
-    const Report report = run_and_print(program, manager, *store);
-    if (options->demo) print_reservations(report, shape.max_seq_len);
+    const Cache cache = make_flat_cache(program);
+    const Report report = run_and_print(program, cache);
+    if (options->demo) print_reservations(report, cache.manager->capacity());
     return 0;
   });
 }

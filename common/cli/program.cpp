@@ -161,7 +161,7 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
           program.requests[n].prompt_ids);
 }
 
-Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
+Report run_and_print(Program& program, const Cache& cache) {
   const Options& options = program.options;
   const bool stream =
       !options.json && program.requests.size() == 1 && program.tokenizer && isatty(STDOUT_FILENO) == 1;
@@ -175,7 +175,7 @@ Report run_and_print(Program& program, KvManager& manager, KvStore& store) {
   };
 
   const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
-  Report report = run(*program.model, manager, store, program.requests, settings);
+  Report report = run(*program.model, *cache.manager, *cache.store, program.requests, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";

@@ -34,6 +34,12 @@ struct Program {
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
 };
 
+/// A step's memory of keys and values: its bookkeeping and its storage.
+struct Cache {
+  std::unique_ptr<KvManager> manager;
+  std::unique_ptr<KvStore> store;
+};
+
 /// Loads what `options` ask for and checks every prompt. On a GPU one pass of the longest request is run too,
 /// to see how much memory it leaves; later ones need not load kernels any more.
 /// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
@@ -53,6 +59,6 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 /// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
 /// when stdout is a terminal and there is one sequence.
 /// @return the report, complete with texts.
-Report run_and_print(Program& program, KvManager& manager, KvStore& store);
+Report run_and_print(Program& program, const Cache& cache);
 
 }  // namespace kvcache
