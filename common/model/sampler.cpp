@@ -83,7 +83,7 @@ Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
 /// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without those whose
 /// weight is nothing.
 std::vector<Candidate> top_k_candidates(std::span<const float> logits, double temperature, std::uint64_t k) {
-  const double largest = logits[arg_max(logits)];
+  const float largest = logits[arg_max(logits)];
   const bool all = k == 0 || k >= logits.size();
   const Candidate last = all ? Candidate{} : last_of_top_k(logits, k);
   std::vector<Candidate> candidates;

@@ -24,8 +24,6 @@ struct Draw {
   std::uint64_t top_k = 0;  ///< 0: all
   double top_p = 1;
   std::uint64_t random = 0;  ///< 64 random bits
-
-  bool operator==(const Draw&) const = default;
 };
 
 /// One sequence's source of random picks. Two samplers with equal parameters give equal ids for equal logits
