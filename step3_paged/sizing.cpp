@@ -41,12 +41,18 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool can take. On a GPU --attention gather collects one layer of all sequences at a time, in
-/// buffers that grow by half.
+/// Bytes that a pool can take. On a GPU attention has memory of its own for the parts of long rows, and with
+/// --attention gather for one layer of all sequences of a pass; both grow by half, or to twice what is
+/// needed.
 std::int64_t usable(const Program& program) {
-  if (!program.gpu || program.options.attention == AttentionPath::paged) return program.memory;
-  const std::int64_t layers = program.model->config().layers;
-  return program.memory / (layers + 2) * layers;
+  if (!program.gpu || !program.options.kv_memory_auto) return program.memory;
+  const ModelConfig& config = program.model->config();
+  const std::int64_t tokens = tokens_of_all_requests(program);
+  const std::int64_t part_bytes = config.heads * (config.head_dim + 2) * 4;  // of 256 positions at least
+  std::int64_t left = program.memory - 2 * (tokens / 256 + std::ssize(program.requests)) * part_bytes;
+  if (program.options.attention == AttentionPath::gather)
+    left -= tokens * 3 / 2 * config.kv_bytes_per_token(size_of(program.dtype)) / config.layers;
+  return std::max<std::int64_t>(0, left);
 }
 
 }  // namespace

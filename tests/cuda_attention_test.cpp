@@ -292,6 +292,15 @@ TEST_F(CudaAttention, DecodesRightlyAroundTheBoundariesOfTilesAndParts) {
   }
 }
 
+TEST_F(CudaAttention, SplitsLargeGroupsAndLargeHeadsRightly) {
+  for (const AttentionShape shape : {AttentionShape{20, 1, 64}, {20, 1, 80}, {2, 1, 128}, {2, 1, 256}}) {
+    for (const DType dtype : kTypes) {
+      const Problem p(shape, dtype, {{1, 600}, {1, 40}, {1, 257}});
+      for (const AttentionKernels kernels : kRungs) expect_right(p, kernels, {.block_size = 16});
+    }
+  }
+}
+
 TEST_F(CudaAttention, PrefillsRightlyWithAndWithoutEarlierContext) {
   const std::vector<Sequence> prefill = {{2, 2},   {15, 15},  {16, 16},   {17, 17}, {33, 33}, {63, 63},
                                          {64, 64}, {65, 65},  {2, 64},    {2, 65},  {3, 66},  {16, 128},

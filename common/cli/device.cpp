@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
 #include "common/cpu/cpu_backend.h"
 #include "common/error.h"
+#include "fmt/format.h"
 #ifdef WITH_CUDA
 #include "common/cuda/cuda_backend.h"
 #include "common/cuda/device_weights.h"
@@ -42,8 +44,16 @@ std::int64_t machine_memory() {
 #ifdef WITH_CUDA
 
 std::shared_ptr<const cuda::Device> choose_gpu(Device wanted) {
-  if (wanted == Device::cpu || (wanted == Device::automatic && !cuda::Device::available())) return nullptr;
-  return std::make_shared<const cuda::Device>();
+  if (wanted == Device::cpu || (wanted == Device::automatic && !cuda::Device::is_expected())) return nullptr;
+  try {
+    auto gpu = std::make_shared<const cuda::Device>();
+    cuda::Cublas::check_library();  // before the weights are loaded
+    return gpu;
+  } catch (const RunError& error) {
+    if (wanted == Device::cuda) throw;
+    fmt::print(stderr, "note: running on the CPU; {}\n", error.what());
+    return nullptr;
+  }
 }
 
 DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu) {
@@ -59,10 +69,14 @@ std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weigh
                                        std::make_unique<cuda::CudaBackend>(dtype, gpu));
 }
 
+std::int64_t free_memory(const cuda::Device& gpu) {
+  return gpu.free_memory();
+}
+
 std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, std::int64_t tokens,
                                    std::int64_t sequences) {
   constexpr std::int64_t kMargin = 256 << 20;
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(std::max(tokens, sequences)));
   PassPlan plan;
   plan.add(0, ids, 0);
   plan.logits_rows.assign(static_cast<std::size_t>(sequences), plan.logits_rows.back());
@@ -88,8 +102,12 @@ std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weigh
   return make_cpu_model(config, std::move(weights), dtype, pool);
 }
 
+// No GPU is ever chosen.
+std::int64_t free_memory(const cuda::Device&) {
+  return 0;
+}
 std::int64_t memory_left_by_a_pass(Transformer&, const cuda::Device&, std::int64_t, std::int64_t) {
-  return 0;  // no GPU is ever chosen
+  return 0;
 }
 
 #endif

@@ -33,9 +33,12 @@ std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weigh
 /// Bytes of memory that the machine has.
 std::int64_t machine_memory();
 
-/// Runs one pass of `tokens` tokens that ends in the logits of `sequences` sequences, for the memory that it
-/// takes (and so that later ones need not load kernels any more).
-/// @return bytes of the GPU's memory that are left, less a margin for the parts of attention and for tables
+/// Bytes of the GPU's memory that nothing holds now.
+std::int64_t free_memory(const cuda::Device& gpu);
+
+/// Runs one pass of `tokens` tokens, or of `sequences` if that is more, that ends in the logits of
+/// `sequences` sequences, for the memory that it takes.
+/// @return bytes of the GPU's memory that are left, less a margin for the choice of ids and for tables
 std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, std::int64_t tokens,
                                    std::int64_t sequences);
 

@@ -86,6 +86,23 @@ void add_requests(Program& program) {
   }
 }
 
+/// The most tokens that a request can come to.
+std::int64_t length_of(const Request& request, const Program& program) {
+  return std::min(std::ssize(request.prompt_ids) + request.max_tokens,
+                  program.model->config().max_position_embeddings);
+}
+
+/// Bytes that K and V can take. On a GPU they share its memory with the activations of a pass; how much those
+/// need is tried out where the cache is to take all the rest.
+std::int64_t memory_for_kv(const Program& program) {
+  if (!program.gpu) return machine_memory();
+  const bool takes_the_rest =
+      program.options.kv_memory_auto || (program.step == Step::flat_cache && !program.options.max_seq_len);
+  if (!takes_the_rest) return free_memory(*program.gpu);
+  const std::int64_t longest = std::max(longest_request(program), std::ssize(program.pinned_prefix));
+  return memory_left_by_a_pass(*program.model, *program.gpu, longest, std::ssize(program.requests));
+}
+
 }  // namespace
 
 Program load_program(Step step, Options options) {
@@ -125,9 +142,7 @@ Program load_program(Step step, Options options) {
     program.pinned_prefix = encode(*program.tokenizer, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
-  program.memory = program.gpu ? memory_left_by_a_pass(*program.model, *program.gpu, longest_request(program),
-                                                       std::ssize(program.requests))
-                               : machine_memory();
+  program.memory = memory_for_kv(program);
   return program;
 }
 
@@ -143,10 +158,14 @@ void add_demo_prompts(Options& options) {
 
 std::int64_t longest_request(const Program& program) {
   std::int64_t longest = 0;
-  for (const Request& request : program.requests) {
-    longest = std::max(longest, static_cast<std::int64_t>(request.prompt_ids.size()) + request.max_tokens);
-  }
-  return std::min(longest, program.model->config().max_position_embeddings);
+  for (const Request& request : program.requests) longest = std::max(longest, length_of(request, program));
+  return longest;
+}
+
+std::int64_t tokens_of_all_requests(const Program& program) {
+  std::int64_t tokens = 0;
+  for (const Request& request : program.requests) tokens += length_of(request, program);
+  return tokens;
 }
 
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {

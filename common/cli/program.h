@@ -40,8 +40,7 @@ struct Cache {
   std::unique_ptr<KvStore> store;
 };
 
-/// Loads what `options` ask for and checks every prompt. On a GPU one pass of the longest request is run too,
-/// to see how much memory it leaves; later ones need not load kernels any more.
+/// Loads what `options` ask for and checks every prompt.
 /// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
 /// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
 Program load_program(Step step, Options options);
@@ -52,6 +51,8 @@ void add_demo_prompts(Options& options);
 
 /// The most tokens that any request can come to: prompt and output, within the context.
 std::int64_t longest_request(const Program& program);
+/// The same of all requests together.
+std::int64_t tokens_of_all_requests(const Program& program);
 
 /// @throws InputError for a prompt that `manager` could never hold, with the numbers and the `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);

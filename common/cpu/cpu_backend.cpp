@@ -92,9 +92,10 @@ void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   matrix.stride = padded_stride(cols);
   if (rows * matrix.stride <= matrix.capacity) return;
   // Grow by half at least: a sequence that grows by one token a pass must not allocate each time.
-  matrix.capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
-  const auto bytes = static_cast<std::size_t>(matrix.capacity) * sizeof(float);
+  const std::int64_t capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
+  const auto bytes = static_cast<std::size_t>(capacity) * sizeof(float);
   matrix.memory.reset();
+  matrix.capacity = 0;  // if there is no memory, there is none
   matrix.data = ::operator new(bytes, std::align_val_t(64), std::nothrow);
   if (matrix.data == nullptr) {
     throw RunError(
@@ -102,6 +103,7 @@ void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   }
   matrix.memory =
       std::shared_ptr<void>(matrix.data, [](void* data) { ::operator delete(data, std::align_val_t(64)); });
+  matrix.capacity = capacity;
 }
 
 void CpuBackend::embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) {

@@ -33,8 +33,8 @@ Rung rung_of(AttentionKernels kernels) {
 
 AttentionKernels choose(AttentionKernels wanted, const Device& device, std::int64_t head_dim, DType dtype) {
   if (wanted == AttentionKernels::plain || wanted == AttentionKernels::tiles) return wanted;
-  const bool fits_tensor_cores =
-      device.compute_capability() >= 80 && dtype != DType::f32 && (head_dim == 64 || head_dim == 128);
+  const bool fits_tensor_cores = device.compute_capability() >= 80 && tensor_core_kernels_are_built() &&
+                                 dtype != DType::f32 && (head_dim == 64 || head_dim == 128);
   return fits_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::tiles;
 }
 
@@ -123,15 +123,16 @@ void Attention::list_work(AttentionKernels kernels) {
 void Attention::reserve_parts(std::int64_t parts) {
   if (parts <= part_room_) return;
   check(cudaStreamSynchronize(stream_), "waiting for the GPU");
-  part_room_ = 2 * parts;
+  const std::int64_t room = 2 * parts;
   const std::int64_t part_queries = std::min<std::int64_t>(kDecodeQueries, shape_.heads / shape_.kv_heads);
-  const std::int64_t queries = part_room_ * shape_.kv_heads * part_queries;
+  const std::int64_t queries = room * shape_.kv_heads * part_queries;
   part_sums_.reserve(queries * shape_.head_dim, "attention over long contexts");
   part_softmax_.reserve(queries, "attention over long contexts");
-  arrived_.reserve(part_room_ * shape_.kv_heads, "attention over long contexts");
+  arrived_.reserve(room * shape_.kv_heads, "attention over long contexts");
   check(cudaMemsetAsync(arrived_.data(), 0, static_cast<std::size_t>(arrived_.size()) * sizeof(std::uint32_t),
                         stream_),
         "clearing counters on the GPU");
+  part_room_ = room;
 }
 
 void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std::int64_t q_stride, void* out,

@@ -236,6 +236,12 @@ void with_sizes(DType dtype, int head_dim, Function function) {
 
 }  // namespace
 
+bool tensor_core_kernels_are_built() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, decode<__half, 64>), "looking for the tensor-core kernels");
+  return attributes.ptxVersion >= 80;
+}
+
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
     launch_tiles(decode<T, D>, Sizes<D>::decode_bytes, pass, tiles, stream);

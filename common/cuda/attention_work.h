@@ -91,5 +91,7 @@ void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cu
 void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+/// Whether the build has them for this GPU: one for compute capability 7.5 alone runs on newer ones too.
+bool tensor_core_kernels_are_built();
 
 }  // namespace kvcache::cuda

@@ -60,6 +60,10 @@ struct Cublas::Library {
   GemmEx* gemm = function<GemmEx>("cublasGemmEx");
 };
 
+void Cublas::check_library() {
+  open_library();
+}
+
 Cublas::Cublas(cudaStream_t stream) : library_(std::make_unique<Library>()) {
   // The size that NVIDIA recommends for Hopper. With a workspace of its own a product allocates nothing.
   constexpr std::int64_t kWorkspaceBytes = 32 << 20;

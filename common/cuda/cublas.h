@@ -20,6 +20,8 @@ class Cublas {
   /// Products run in `stream`.
   /// @throws RunError if the library cannot be loaded, with the loader's words.
   explicit Cublas(cudaStream_t stream);
+  /// @throws RunError as the constructor does if the library cannot be loaded.
+  static void check_library();
   ~Cublas();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;

@@ -31,11 +31,13 @@ void CudaBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   matrix.cols = cols;
   matrix.stride = padded_stride(cols);
   if (rows * matrix.stride <= matrix.capacity) return;
-  matrix.capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
+  const std::int64_t capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
+  const std::int64_t bytes = capacity * size_of(dtype_);
   matrix.memory.reset();
-  const std::int64_t bytes = matrix.capacity * size_of(dtype_);
+  matrix.capacity = 0;  // if there is no memory, there is none
   matrix.memory = allocate_device(bytes, "a pass's activations");
   matrix.data = matrix.memory.get();
+  matrix.capacity = capacity;
   // Every number is written before it is read; but initcheck does not see what cuBLAS's kernels write.
   check(cudaMemsetAsync(matrix.data, 0, static_cast<std::size_t>(bytes), device_->stream()),
         "clearing memory");

@@ -4,12 +4,13 @@
 
 #include <string>
 
+#include "common/cuda/kernels.h"
 #include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {
 
-constexpr int kOldest = 75;  // compute capability that the kernels are built for
+constexpr int kOldest = 75;  // compute capability that the kernels need
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -55,12 +56,20 @@ std::string reason_for_no_gpu() {
 }  // namespace
 
 bool Device::available() {
-  int count = 0, major = 0, minor = 0;
-  const bool found = cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
-                     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
-                     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess;
+  try {
+    Device();
+    return true;
+  } catch (const RunError&) {
+    return false;
+  }
+}
+
+bool Device::is_expected() {
+  int driver = 0, count = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
+  const cudaError_t status = cudaGetDeviceCount(&count);
   cudaGetLastError();
-  return found && major * 10 + minor >= kOldest;
+  return status == cudaSuccess ? count > 0 : status != cudaErrorNoDevice;
 }
 
 Device::Device() {
@@ -77,7 +86,13 @@ Device::Device() {
                     "--device cpu",
                     name_, properties.major, properties.minor, kOldest / 10, kOldest % 10));
   }
-  check(cudaSetDevice(0), "choosing the GPU");
+  check(cudaSetDevice(0), "--device cuda: opening the GPU");
+  if (!kernels_are_built()) {
+    throw RunError(
+        fmt::format("--device cuda: this build has no kernels for {}, compute capability {}.{}; build with "
+                    "-DCMAKE_CUDA_ARCHITECTURES={}, or use --device cpu",
+                    name_, properties.major, properties.minor, compute_capability_));
+  }
   stream_ = make_stream();
 }
 

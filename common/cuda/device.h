@@ -38,6 +38,9 @@ class Device {
  public:
   /// Whether there is one that this build can use, without a word.
   static bool available();
+  /// Whether there is a driver and it does not say that it has no GPU; whether that can be used is another
+  /// matter.
+  static bool is_expected();
 
   /// @throws RunError, one line, if there is no GPU or no driver.
   Device();

@@ -197,6 +197,13 @@ LaunchShape grid_over(std::int64_t count) {
 
 }  // namespace
 
+bool kernels_are_built() {
+  cudaFuncAttributes attributes{};
+  const bool built = cudaFuncGetAttributes(&attributes, rotation_table_kernel) == cudaSuccess;
+  cudaGetLastError();
+  return built;
+}
+
 void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream) {
   with_number_type(dtype, [&]<typename T>() {
     launch("embed", embed_kernel<T>, grid_of(out, kThreads), stream, static_cast<const T*>(table), ids,

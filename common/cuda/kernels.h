@@ -18,6 +18,9 @@ struct Rows {
   std::int64_t rows = 0, cols = 0, stride = 0;
 };
 
+/// Whether this build has kernels for the GPU in use.
+bool kernels_are_built();
+
 /// out[row] = table[ids[row]].
 /// @param table  [vocab, cols], packed
 /// @param ids    [rows] on the GPU

@@ -31,13 +31,15 @@ class DeviceBuffer {
   DeviceBuffer() = default;
   DeviceBuffer(std::int64_t count, const char* what) { reserve(count, what); }
 
-  /// Room for `count`; if it has to grow, what it held is lost and its address changes.
+  /// Room for `count`; if it has to grow, by half at least, what it held is lost and its address changes. The
+  /// memory given back may still be in use by queued work: cudaFree waits for that.
   void reserve(std::int64_t count, const char* what) {
     if (count <= size_) return;
+    const std::int64_t room = std::max(count, size_ * 3 / 2);
     memory_.reset();
     size_ = 0;
-    memory_ = allocate_device(count * static_cast<std::int64_t>(sizeof(T)), what);
-    size_ = count;
+    memory_ = allocate_device(room * static_cast<std::int64_t>(sizeof(T)), what);
+    size_ = room;
   }
 
   T* data() const { return static_cast<T*>(memory_.get()); }
@@ -79,11 +81,11 @@ class Upload {
     if (count > device_.size()) {
       const std::int64_t room = std::max<std::int64_t>(256, count * 2);
       check(cudaStreamSynchronize(stream), "waiting for the GPU");
-      device_.reserve(room, "a table of the pass");
       for (Staging& staging : staging_) {
         staging.buffer = PinnedBuffer<T>(room, "a table of the pass");
         staging.copied = make_event();
       }
+      device_.reserve(room, "a table of the pass");  // last: its size says that all three have grown
     }
     if (count == 0) return device_.data();
     std::swap(staging_[0], staging_[1]);

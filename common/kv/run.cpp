@@ -140,6 +140,7 @@ class Loop {
     const std::optional<PassPlan> plan = manager_.plan({&work, 1});
     if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
     run_pass(*plan);
+    model_.pick({});  // nothing is chosen; this waits until the pass is done
     manager_.pin(id);
     accounts_.prefill(*plan, ms_since(begin));
   }

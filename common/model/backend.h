@@ -20,7 +20,7 @@ struct Matrix {
   void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
   std::int64_t rows = 0, cols = 0;
   std::int64_t stride = 0;    ///< numbers between rows, >= cols
-  std::int64_t capacity = 0;  ///< rows there is room for
+  std::int64_t capacity = 0;  ///< numbers there is room for
 
   float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
   const float* row(std::int64_t r) const {
