@@ -18,7 +18,7 @@
 #include "common/cuda/kv_rows.h"
 #include "common/cuda/memory.h"
 #include "fmt/format.h"
-#include "step3_paged/bench_sweep.h"
+#include "common/bench/read_sweep.h"
 #include "step3_paged/gather_kv.h"
 
 namespace kvcache::cuda {

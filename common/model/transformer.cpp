@@ -57,6 +57,21 @@ Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Ba
       backend_(std::move(backend)),
       inverse_frequencies_(std::move(inverse_frequencies)) {}
 
+std::int64_t Transformer::weight_bytes_of_a_pass() const {
+  const auto bytes = [](const Weight& weight) {
+    return weight.present() ? weight.rows * weight.cols * size_of(weight.dtype) : 0;
+  };
+  std::int64_t total = bytes(weights_.final_norm) + bytes(weights_.lm_head);
+  for (const LayerWeights& layer : weights_.layers) {
+    for (const Weight* weight : {&layer.attention_norm, &layer.q_norm, &layer.k_norm, &layer.mlp_norm})
+      total += bytes(*weight);
+    for (const Projection* projection :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      total += bytes(projection->weight) + bytes(projection->bias);
+  }
+  return total;
+}
+
 void Transformer::forward(const PassPlan& plan, KvStore& store) {
   store.begin(plan);
   backend_->set_positions(plan.positions, inverse_frequencies_);

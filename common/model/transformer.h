@@ -27,6 +27,9 @@ class Transformer {
               std::vector<float> inverse_frequencies);
 
   const ModelConfig& config() const { return config_; }
+  /// Bytes of weights that a pass reads, however many rows it has: all but the embedding, unless that is the
+  /// head.
+  std::int64_t weight_bytes_of_a_pass() const;
 
   /// Runs `plan` through all layers. Every row attends, through `store`, to its own and all earlier positions
   /// of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.

@@ -1,6 +1,6 @@
 /// @file
-/// See bench_sweep.h.
-#include "step3_paged/bench_sweep.h"
+/// See read_sweep.h.
+#include "common/bench/read_sweep.h"
 
 #include "common/cuda/launch.cuh"
 

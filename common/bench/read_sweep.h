@@ -1,5 +1,5 @@
 /// @file
-/// Kernels that bench_kernels.cpp compares with and feeds on: reading memory and doing nothing else, and
+/// Kernels that benchmarks compare with and feed on: reading memory and doing nothing else, and
 /// random numbers.
 #pragma once
 

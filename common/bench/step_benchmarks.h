@@ -1,0 +1,21 @@
+/// @file
+/// The benchmarks that every step has: the same names and workloads, so that any two steps compare line by
+/// line. Each is run through the loop of common/kv/run.h, as a user's requests are.
+#pragma once
+
+#include <functional>
+
+#include "common/cli/program.h"
+
+namespace kvcache {
+
+/// How a step makes its memory for the requests of a program.
+using MakeCache = std::function<Cache(const Program&)>;
+
+/// Runs the benchmarks of a step as a Google Benchmark program. Words that begin with --benchmark_ are Google
+/// Benchmark's; the others are the step's own options (--random-weights fairytale if no model is named).
+/// Prompts and numbers of tokens are the benchmarks', not the command line's.
+/// @return exit code
+int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_cache);
+
+}  // namespace kvcache

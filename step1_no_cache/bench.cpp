@@ -1,0 +1,8 @@
+/// @file
+/// Step 1's benchmarks: those that all steps have (common/bench/step_benchmarks.h).
+#include "common/bench/step_benchmarks.h"
+#include "step1_no_cache/make_cache.h"
+
+int main(int argc, char** argv) {
+  return kvcache::run_step_benchmarks(kvcache::Step::no_cache, argc, argv, kvcache::make_no_cache);
+}

@@ -1,0 +1,8 @@
+/// @file
+/// Step 3's benchmarks: those that all steps have (common/bench/step_benchmarks.h).
+#include "common/bench/step_benchmarks.h"
+#include "step3_paged/make_cache.h"
+
+int main(int argc, char** argv) {
+  return kvcache::run_step_benchmarks(kvcache::Step::paged, argc, argv, kvcache::make_paged_cache);
+}
