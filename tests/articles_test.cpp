@@ -9,6 +9,7 @@
 #include "docs/numbers/page.h"
 #include "docs/numbers/verdict.h"
 #include "tests/files.h"
+#include "tests/report_of.h"
 
 namespace kvcache {
 namespace {
@@ -81,6 +82,11 @@ const Measurements& measured() {
 TEST(Articles, ThePageIsWhatTheFormulasAndProgramsSay) {
   const std::string committed = read_file(std::filesystem::path(SOURCE_DIR) / "docs/articles.md");
   EXPECT_EQ(committed.substr(0, committed.find(kTimesHeading)), articles_page(measured()));
+}
+
+TEST(NumbersProgram, RefusesWhatItDoesNotKnowInOneLine) {
+  expect_refusal("numbers", {"--device", "abacus"}, 2, {"abacus", "cuda"});
+  expect_refusal("numbers", {"--gpu-record", "/no/such/record.md"}, 2, {"/no/such/record.md"});
 }
 
 TEST(Articles, EveryClaimHasWordsAndAVerdict) {

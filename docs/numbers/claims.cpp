@@ -50,7 +50,7 @@ Claim qkv_claim(const std::string& model, const ModelConfig& config, std::int64_
                               config.kv_heads)};
 }
 
-/// "wastes 45.1%, 1,848 slots".
+/// "1,848 of 4,096 slots empty, 45.1%".
 std::string waste_of(const StepFigures& step) {
   return fmt::format("{} of {} slots empty, {}", grouped(step.reserved_slots() - step.used_slots()),
                      grouped(step.reserved_slots()), percent(step.waste()));

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kBlockSize = 16;
 
-/// Ids that no two calls with different seeds have in common beyond chance.
+/// Any ids of the vocabulary; two calls have nothing in common but by chance.
 std::vector<std::int32_t> made_up_ids(std::int64_t count, std::mt19937_64& random) {
   std::vector<std::int32_t> ids;
   for (std::int64_t n = 0; n < count; ++n) ids.push_back(static_cast<std::int32_t>(random() % 4096));
