@@ -422,7 +422,8 @@ RopeConfig llama3_rope(double factor) {
   return {RopeConfig::Type::llama3, 500000.0, factor, 1.0, 4.0, 8192};
 }
 
-/// From the config.json that each model was published with; "fairytale" is this project's own.
+/// From the config.json that each model was published with; "fairytale" is this project's own, and "tiny" is
+/// one layer of nobody's, for runs that are about bookkeeping.
 std::vector<Shape> shapes() {
   constexpr std::string_view llama = "LlamaForCausalLM";
   constexpr std::string_view qwen2 = "Qwen2ForCausalLM";
@@ -431,6 +432,7 @@ std::vector<Shape> shapes() {
   return {
       // name, architecture, layers, hidden, heads, KV heads, head_dim, intermediate, vocab, epsilon, tied,
       // RoPE
+      {"tiny", qwen3, 1, 64, 2, 1, 32, 64, 4096, 1e-6F, tied, plain_rope(65536)},
       {"fairytale", qwen3, 8, 256, 8, 4, 32, 768, 4096, 1e-6F, tied, plain_rope(65536)},
       {"qwen3-0.6b", qwen3, 28, 1024, 16, 8, 128, 3072, 151936, 1e-6F, tied, plain_rope(1e6)},
       {"qwen3-1.7b", qwen3, 28, 2048, 16, 8, 128, 6144, 151936, 1e-6F, tied, plain_rope(1e6)},

@@ -1,0 +1,419 @@
+/// @file
+/// See claims.h.
+#include "docs/numbers/claims.h"
+
+#include <cmath>
+
+#include "common/kv/formulas.h"
+#include "docs/numbers/bookkeeping.h"
+#include "docs/numbers/verdict.h"
+#include "fmt/format.h"
+#include "step2_flat_cache/flat_cache.h"
+#include "step3_paged/kv_cache_manager.h"
+#include "step4_prefix_cache/prefix_caching_manager.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kBlockSize = 16, kHalf = 2, kFloat = 4;
+constexpr std::int64_t kFourGB = 4'000'000'000, kFourGiB = 4LL << 30;
+
+/// As in the config.json that each was published with; both are too large to be offered by --random-weights.
+ModelConfig llama_70b() {
+  ModelConfig config;
+  config.layers = 80, config.hidden_size = 8192, config.heads = 64, config.kv_heads = 8,
+  config.head_dim = 128;
+  return config;
+}
+ModelConfig gemma_27b() {
+  ModelConfig config;
+  config.layers = 62, config.hidden_size = 5376, config.heads = 32, config.kv_heads = 16,
+  config.head_dim = 128;
+  return config;
+}
+
+/// "[N, 1024] x [1024, 4096]".
+std::string shape(const MatmulShape& matmul, const std::string& rows) {
+  return fmt::format("[{}, {}] x [{}, {}]", rows, matmul.inner, matmul.inner, matmul.columns);
+}
+
+Claim qkv_claim(const std::string& model, const ModelConfig& config, std::int64_t printed_hidden,
+                std::int64_t printed_columns) {
+  const MatmulShape right = qkv_projection(config, 1);
+  const bool holds = right.inner == printed_hidden && right.columns == printed_columns;
+  return {fmt::format("{}: [N, {}] x [{}, {}], with a cache N = 1", model, printed_hidden, printed_hidden,
+                      printed_columns),
+          fmt::format("({} + 2 x {}) x {}", config.heads, config.kv_heads, config.head_dim),
+          shape(right, "N") + ", " + shape(right, "1"), "",
+          holds ? "holds"
+                : fmt::format("**wrong**: the model is {} wide and has {} KV heads", right.inner,
+                              config.kv_heads)};
+}
+
+/// "1,848 of 4,096 slots empty, 45.1%".
+std::string waste_of(const StepFigures& step) {
+  return fmt::format("{} of {} slots empty, {}", grouped(step.reserved_slots() - step.used_slots()),
+                     grouped(step.reserved_slots()), percent(step.waste()));
+}
+
+std::vector<Claim> qkv_claims(const Measurements& measured) {
+  const ModelConfig qwen3 = named_config("qwen3-0.6b");
+  const std::int64_t ratio = qkv_projection(qwen3, 512).flops() / qkv_projection(qwen3, 1).flops();
+  const double whole =
+      static_cast<double>(kv_rows_without_cache(1, 512)) / static_cast<double>(kv_rows_with_cache(1, 512));
+  return {
+      qkv_claim("Qwen3-0.6B", qwen3, 1024, 4096),
+      qkv_claim("Gemma 3 27B", gemma_27b(), 4608, 6144),
+      qkv_claim("Llama 3 70B", llama_70b(), 8192, 10240),
+      {"~512x less projection at sequence 512", "512 rows / 1 row",
+       fmt::format("{} times in that step; {:.1f} times over all steps up to it", ratio, whole),
+       fmt::format("rows of that pass: step 1 {}, step 2 {}", measured.rows_without_cache,
+                   measured.rows_with_cache),
+       verdict(512, 1, static_cast<double>(ratio)) + " for one step"},
+  };
+}
+
+std::vector<Claim> flat_size_claims(const Measurements& measured) {
+  const KvShape qwen3 = kv_shape(named_config("qwen3-0.6b"), kHalf), llama = kv_shape(llama_70b(), kHalf);
+  const std::int64_t sequence = kv_bytes(qwen3, 1024), llama_sequence = kv_bytes(llama, 1024);
+  const std::int64_t lengths[] = {1024, 512, 200, 512};
+  const KvMemoryReport flat = flat_memory(lengths, 1024, kv_bytes_per_token(qwen3));
+  const std::int64_t wasted = kv_bytes(qwen3, 4 * 1024 - 2248);
+  return {
+      {"Qwen3-0.6B, 1,024 tokens: ~114 MB", "2 x 1,024 x 28 x 8 x 128 x 2", size(sequence, 'M'),
+       size(flat.reserved_bytes / 4, 'M') + " reserved by step 2", verdict({114, 1, 'M'}, sequence)},
+      {"Llama 3 70B, the same: multiple GBs", "2 x 1,024 x 80 x 8 x 128 x 2", size(llama_sequence, 'M'), "",
+       fmt::format("**wrong**: a third of a GB; 2 GB are {} tokens",
+                   grouped(blocks_that_hold(static_cast<std::int64_t>(2 * kGB), kv_bytes_per_token(llama))))},
+      {"4 sequences: 4096 slots, 2248 used, 45% waste", "1 - 2,248 / 4,096",
+       percent(wasted_share(4096, 2248)),
+       "step 2: " + waste_of(measured.four.flat) + "; step 3: " + percent(measured.four.paged.waste()),
+       verdict(45, 1, 100 * wasted_share(4096, 2248))},
+      {"~112KB per token", "2 x 28 x 8 x 128 x 2", size(kv_bytes_per_token(qwen3), 'k'),
+       size(flat.bytes_per_token, 'k'), verdict({112, 1, 'k'}, kv_bytes_per_token(qwen3))},
+      {"~202MB wasted", "1,848 x 114,688", size(wasted, 'M'),
+       size(flat.reserved_bytes - flat.used_bytes, 'M') + " in step 2's account",
+       verdict({202, 1, 'M'}, wasted)},
+      {"of ~448MB", "4,096 x 114,688", size(4 * sequence, 'M'),
+       size(flat.reserved_bytes, 'M') + " in step 2's account", verdict({448, 1, 'M'}, 4 * sequence)},
+  };
+}
+
+std::vector<Claim> article_000(const Measurements& measured) {
+  std::vector<Claim> claims = qkv_claims(measured);
+  for (Claim& claim : flat_size_claims(measured)) claims.push_back(std::move(claim));
+  return claims;
+}
+
+std::vector<Claim> article_001() {
+  const std::int64_t length[] = {10};
+  const KvMemoryReport memory = flat_memory(length, 1000, 1);
+  const std::int64_t slot = slot_of(2, kBlockSize, 17 % kBlockSize);
+  return {
+      {"10 tokens waste the remaining 990", "1,000 - 10",
+       fmt::format("990, {}", percent(wasted_share(1000, 10))),
+       fmt::format("step 2's account: {}", memory.reserved_bytes - memory.used_bytes), "holds"},
+      {"blocks of tokens 0-15, 16-31, 32-47 at 7, 2, 14",
+       "token 17: block 17 / 16 = 1, at 2; 2 x 16 + 17 % 16", fmt::format("slot {}", slot), "", "holds"},
+  };
+}
+
+std::vector<Claim> poisson_claims(const Measurements& measured) {
+  const KvShape llama = kv_shape(llama_70b(), kHalf);
+  const StepFigures& flat = measured.poisson.flat;
+  const std::int64_t reserved = 32 * kv_bytes(llama, 32768), used = 32 * kv_bytes(llama, 2000);
+  return {
+      {"32 requests: allocated 67109 MB", "32 x 32,768 x 80 x 2 x 8 x 128 x 2", size(reserved, 'M'),
+       fmt::format("step 2 reserves {} slots: {}", grouped(flat.reserved_slots()),
+                   size(kv_bytes(llama, flat.reserved_slots()), 'M')),
+       verdict({67109, 1, 'M'}, reserved)},
+      {"used 4194 MB", "32 x 2,000 x 327,680", size(used, 'M'),
+       fmt::format("step 2 fills {}: {}", grouped(flat.used_slots()),
+                   size(kv_bytes(llama, flat.used_slots()), 'M')),
+       verdict({4194, 1, 'M'}, used)},
+      {"waste 93.7%", "1 - 2,048 / 32,768; of the mean drawn, 1 - 2,000 / 32,768",
+       fmt::format("{}; {}", percent(wasted_share(32768, 2048)), percent(wasted_share(32768, 2000))),
+       fmt::format("step 2 {}, step 3 {}", percent(flat.waste()), percent(measured.poisson.paged.waste())),
+       verdict(93.7, 0.1, 100 * wasted_share(32768, 2048)) + " for 2K = 2,048"},
+      {"90%+ waste, and near zero in blocks", "7.5 of 2,007.5 slots on average", percent(7.5 / 2007.5),
+       fmt::format("step 2 {}, step 3 {}", percent(flat.waste()), percent(measured.poisson.paged.waste())),
+       "holds at these lengths"},
+      {"no internal fragmentation", "up to 16 - 1 slots per sequence", "15 slots at most",
+       fmt::format("step 3: {}", waste_of(measured.poisson.paged)), "**wrong**: little, not none"},
+  };
+}
+
+std::vector<Claim> article_002(const Measurements& measured) {
+  const KvShape llama = kv_shape(llama_70b(), kHalf);
+  const std::int64_t all_heads = 64 * 8192, kv_width = 8 * 128;
+  const StepFigures& paged = measured.system_prompt.paged;
+  const StepFigures& shared = measured.system_prompt.shared;
+  std::vector<Claim> claims = {
+      {"per layer 2 x H x D x T, H attention heads, D hidden dimension", "64 x 8,192 against 8 x 128",
+       "2 x KV heads x head_dim x T", "",
+       fmt::format("**wrong** by its words: {} times too much for Llama 3 70B; with T of all sequences, x "
+                   "batch_size counts them twice",
+                   all_heads / kv_width)},
+      {"Llama-3-70B, 32K tokens: ~10 GB", "32,768 x 327,680", size(kv_bytes(llama, 32768), 'G'), "",
+       verdict({10, 1, 'G'}, kv_bytes(llama, 32768))},
+      {"32K max, 2K average: 94% wasted", "1 - 2,048 / 32,768", percent(wasted_share(32768, 2048)), "",
+       verdict(94, 1, 100 * wasted_share(32768, 2048))},
+  };
+  for (Claim& claim : poisson_claims(measured)) claims.push_back(std::move(claim));
+  claims.push_back({"100 requests, 500-token prompt: ~1-2 blocks shared",
+                    "ceil(500 / 16); of them full, 500 / 16",
+                    fmt::format("{} blocks, {} of them shareable", blocks_that_hold(500, kBlockSize),
+                                shareable_blocks(500, kBlockSize)),
+                    fmt::format("step 4: {} hits in 99 requests, {} each", grouped(shared.prefix_hits),
+                                shared.prefix_hits / 99),
+                    "**wrong**: 1 to 2 only with blocks of 250 to 500 tokens"});
+  claims.push_back({"savings scale linearly with requests", "(requests - 1) x 31 blocks",
+                    fmt::format("{} slots", grouped(99 * 31 * kBlockSize)),
+                    fmt::format("step 3 reserves {} slots, step 4 {}: {} fewer",
+                                grouped(paged.reserved_slots()), grouped(shared.reserved_slots()),
+                                grouped(paged.reserved_slots() - shared.reserved_slots())),
+                    "holds"});
+  return claims;
+}
+
+std::vector<Claim> budget_claims(const Measurements& measured) {
+  const KvShape llama = kv_shape(named_config("llama-3.1-8b"), kHalf);
+  const std::int64_t each = kv_bytes(llama, 8192);
+  const std::int64_t budget = static_cast<std::int64_t>(60 * kGB);
+  const std::int64_t weights = kHalf * parameters(named_config("llama-3.1-8b"));
+  const StepFigures& flat = measured.mixed.flat;
+  const double used = 1 - flat.waste();
+  return {
+      {"80 GB card, ~16 GB of weights, 60 GB for the cache", "8,030,261,248 x 2; 80 - 16 = 64",
+       size(weights, 'G') + " of weights", "", verdict({16, 1, 'G'}, weights) + "; 4 GB are for the runtime"},
+      {"paying for 60 GB, serving like 15", "15 / 60",
+       "25%; the PagedAttention paper measured 20.4% to 38.2%",
+       fmt::format("step 2, mixed requests: {} used, {:.1f} of 60 GB", percent(used), 60 * used),
+       "holds as one of the paper's; it depends on the lengths"},
+      {"a handful of sequences; many tens with paging",
+       "60 GB / (8,192 x 131,072); four times, if 15 of 60 are used",
+       fmt::format("{} reservations; {} paged", sequences_that_fit(budget, each),
+                   sequences_that_fit(4 * budget, each)),
+       "", "**wrong** for its own card: 55 are no handful"},
+  };
+}
+
+std::vector<Claim> article_003(const Measurements& measured) {
+  const auto per_token = [](const char* name) {
+    return kv_bytes_per_token(kv_shape(named_config(name), kHalf));
+  };
+  const std::int64_t context = 8192 * per_token("llama-3.1-8b");
+  const DecodeCost step = decode_step(named_config("llama-3.1-8b"), 1, 8192, kHalf);
+  std::vector<Claim> claims = {
+      {"7-8B, bf16, grouped-query: 100-150 KB per token", "2 x 32 x 8 x 128 x 2; Qwen3 8B has 36 layers",
+       fmt::format("Llama 3 8B {}, Qwen3 8B {}", size(per_token("llama-3.1-8b"), 'k'),
+                   size(per_token("qwen3-8b"), 'k')),
+       "", "holds for these; Qwen2.5-7B with 28 layers and 4 KV heads has 57 kB"},
+      {"8k of context: a gigabyte or more, ~1 GB", "8,192 x 131,072", size(context, 'G'), "",
+       verdict({1, 1, 'G'}, context)},
+      {"decode is memory-bandwidth-bound", "operations / bytes, Llama 3 8B, 1 sequence of 8,192",
+       fmt::format("{:.1f} / {:.1f} x 10^9 = {:.2f} per byte", static_cast<double>(step.flops) / kGB,
+                   static_cast<double>(step.weight_bytes + step.kv_bytes) / kGB, step.flops_per_byte()),
+       "", "holds: an H100 needs some 300 per byte to be busy"},
+      {"8k reserved, 200 generated: 7,800 wasted", "8,000 - 200; 8,192 - 200",
+       fmt::format("7,800; {} for 8k = 8,192", grouped(8192 - 200)), "", "holds for 8k = 8,000"},
+      {"waste capped at 15 tokens, under one block", "16 - 1", "15 slots",
+       fmt::format("step 3's manager, lengths 1 to 100: {}", most_slots_wasted(100, kBlockSize)), "holds"},
+      {"no external fragmentation, by construction", "any free block will do", "0 refused in spite of room",
+       fmt::format("trace below: {} refused in spite of room; contiguous {}",
+                   measured.blocks.refused_in_spite_of_room, measured.pieces.refused_in_spite_of_room),
+       measured.blocks.refused_in_spite_of_room == 0 ? "holds" : "**wrong**"},
+  };
+  for (Claim& claim : budget_claims(measured)) claims.push_back(std::move(claim));
+  return claims;
+}
+
+/// TinyLlama in float32, as article 004 counts it.
+KvShape tinyllama() {
+  return kv_shape(named_config("tinyllama-1.1b"), kFloat);
+}
+
+Claim share_claim(std::int64_t printed, std::int64_t tokens) {
+  const double wasted = wasted_share(2048, tokens);
+  return {fmt::format("{} tokens in 2048: {}% wasted", tokens, printed),
+          fmt::format("1 - {} / 2,048", tokens), percent(wasted), "",
+          verdict(static_cast<double>(printed), 1, 100 * wasted)};
+}
+
+std::vector<Claim> refusal_claims() {
+  FlatCacheManager manager({10, 2048, kv_bytes_per_token(tinyllama())});
+  const std::vector<std::int64_t> lengths = {200, 800, 50, 200, 200, 200, 200, 200, 200, 200, 200, 200};
+  const std::int64_t admitted = admit_until_refused(manager, sequences_of(lengths));
+  return {
+      share_claim(90, 200),
+      share_claim(60, 800),
+      share_claim(97, 50),
+      {"room for 10, the 4th refused", "10 reservations", "the 11th is the first to be refused",
+       fmt::format("step 2's manager admits {}", admitted),
+       "**wrong**: 10 fit; the 4th goes with room for 3"},
+      {"memory used: 30%", "3 / 10 reserved; (200 + 800 + 50) / 20,480 filled",
+       fmt::format("30% reserved, {} filled", percent(1 - wasted_share(20480, 1050))), "",
+       "holds for what is reserved"},
+  };
+}
+
+std::vector<Claim> size_claims() {
+  const KvShape shape = tinyllama();
+  const std::int64_t lengths[] = {200};
+  const KvMemoryReport flat = flat_memory(lengths, 2048, kv_bytes_per_token(shape));
+  const KvMemoryReport paged = paged_memory(lengths, kBlockSize, kv_bytes_per_token(shape));
+  const std::int64_t block = kv_bytes_per_block(shape, kBlockSize), used = 10 * kv_bytes(shape, 200);
+  const std::int64_t waste = kv_bytes(shape, 15);
+  return {
+      {"2,048 bytes per token and layer", "2 x 4 x 64 x 4", grouped(kv_bytes_per_token_and_layer(shape)), "",
+       verdict(2048, 1, static_cast<double>(kv_bytes_per_token_and_layer(shape)))},
+      {"44 KB per token", "2,048 x 22", size(kv_bytes_per_token(shape), 'k'), size(flat.bytes_per_token, 'k'),
+       verdict({44, 1, 'k'}, kv_bytes_per_token(shape))},
+      {"704 KB per block", "16 x 45,056", size(block, 'k'), size(paged.reserved_bytes / 13, 'k'),
+       verdict({704, 1, 'k'}, block)},
+      {"88 MB per reservation", "2,048 x 45,056", size(kv_bytes(shape, 2048), 'M'),
+       size(flat.reserved_bytes, 'M'), verdict({88, 1, 'M'}, kv_bytes(shape, 2048))},
+      {"10 sequences = 880 MB", "10 x 92,274,688", size(10 * kv_bytes(shape, 2048), 'M'),
+       size(10 * flat.reserved_bytes, 'M'), verdict({880, 1, 'M'}, 10 * kv_bytes(shape, 2048))},
+      {"actual usage 88 MB", "10 x 200 x 45,056", size(used, 'M'), size(10 * flat.used_bytes, 'M'),
+       verdict({88, 1, 'M'}, used)},
+      {"13 blocks = 9.1 MB", "ceil(200 / 16) = 13; 13 x 720,896", size(13 * block, 'M'),
+       size(paged.reserved_bytes, 'M'), verdict({9.1, 0.1, 'M'}, 13 * block)},
+      {"10 sequences = 91 MB", "10 x 9,371,648", size(130 * block, 'M'), size(10 * paged.reserved_bytes, 'M'),
+       verdict({91, 1, 'M'}, 130 * block)},
+      {"waste at most 0.66 MB per sequence", "15 x 45,056", size(waste, 'M'),
+       fmt::format("{} slots at most", most_slots_wasted(100, kBlockSize)),
+       verdict({0.66, 0.01, 'M'}, waste)},
+      {"~10x less memory", "128 blocks' worth / 13", fmt::format("{:.2f} times", 128.0 / 13),
+       fmt::format("{:.2f} times",
+                   static_cast<double>(flat.reserved_bytes) / static_cast<double>(paged.reserved_bytes)),
+       verdict(10, 1, 128.0 / 13)},
+  };
+}
+
+/// The first length from which on step 3's waste stays below `share`.
+std::int64_t always_below(double share) {
+  std::int64_t longest_above = 0;
+  for (std::int64_t length = 1; length <= 2048; ++length) {
+    const std::int64_t slots = blocks_that_hold(length, kBlockSize) * kBlockSize;
+    if (wasted_share(slots, length) >= share) longest_above = length;
+  }
+  return longest_above + 1;
+}
+
+Claim four_percent_claim(const Measurements& measured) {
+  return {
+      "< 4% waste at the median", "8 / 208 at 200 tokens; 14 / 64 at 50",
+      fmt::format("{} at 200 tokens, {} at 50; always below 4% from {} on", percent(wasted_share(208, 200)),
+                  percent(wasted_share(64, 50)), always_below(0.04)),
+      fmt::format("step 3: {} (4 sequences), {} (Poisson), {} (mixed)", percent(measured.four.paged.waste()),
+                  percent(measured.poisson.paged.waste()), percent(measured.mixed.paged.waste())),
+      "holds on average from 180 tokens on, not for short ones"};
+}
+
+/// Sequences of 200 tokens that step 3's manager admits into a budget.
+std::int64_t paged_admitted(std::int64_t budget) {
+  const PagedShape shape{sequences_that_fit(budget, kv_bytes_per_block(tinyllama(), kBlockSize)), kBlockSize,
+                         kv_bytes_per_token(tinyllama())};
+  KVCacheManager manager(shape);
+  return admit_until_refused(manager, sequences_of(std::vector<std::int64_t>(1000, 200)));
+}
+
+Claim count_claim(std::int64_t printed, const std::string& each, std::int64_t bytes, std::string program) {
+  const std::int64_t in_gb = sequences_that_fit(kFourGB, bytes), in_gib = sequences_that_fit(kFourGiB, bytes);
+  return {fmt::format("4 GB budget: {} {}", printed, each),
+          fmt::format("4 x 10^9 / {}; 2^32 / {}", grouped(bytes), grouped(bytes)),
+          fmt::format("{} in 4 GB, {} in 4 GiB", in_gb, in_gib), std::move(program),
+          printed == in_gb || printed == in_gib
+              ? "holds"
+              : fmt::format("**wrong**: neither (4,000 MiB / {} MiB = {:.1f}, units mixed)",
+                            printed < 100 ? "88" : "9.1", printed < 100 ? 4000 / 88.0 : 4000 / 9.1)};
+}
+
+std::vector<Claim> concurrency_claims(const Measurements& measured) {
+  const std::int64_t paged = 13 * kv_bytes_per_block(tinyllama(), kBlockSize);
+  const PagedShape shape{8 * 8192 / kBlockSize, kBlockSize, 1};
+  KVCacheManager step3(shape);
+  PrefixCachingManager step4(shape);
+  const std::vector<std::vector<std::int32_t>>& mixed = measured.mixed.experiment.sequences;
+  return {
+      count_claim(45, "reservations", kv_bytes(tinyllama(), 2048), ""),
+      count_claim(
+          440, "paged sequences of 200 tokens", paged,
+          fmt::format("step 3's manager admits {} and {}: a hundredth of the pool stays free for growth",
+                      paged_admitted(kFourGB), paged_admitted(kFourGiB))),
+      {"2-4x more requests", "what is used of reservations: 1 / 38.2% to 1 / 20.4%",
+       fmt::format("{:.1f} to {:.1f} times in memory, by the paper's figures", 1 / 0.382, 1 / 0.204),
+       fmt::format("mixed requests in the memory of 8 reservations of 8,192: step 2 8, step 3 {}, step 4 {}",
+                   admit_until_refused(step3, mixed), admit_until_refused(step4, mixed)),
+       "holds of the paper, which measured throughput; how many requests depends on their lengths"},
+  };
+}
+
+std::vector<Claim> demo_claims() {
+  const std::int64_t blocks = blocks_that_hold(kv_rows_with_cache(6, 30), kBlockSize);
+  return {
+      {"table of 4 blocks up to 64 tokens, of 3 up to 48", "4 x 16, 3 x 16", "64, 48", "", "holds"},
+      {"block size 4, table 5 2 8: token 6 in block 2, offset 2", "6 / 4 = 1, 6 % 4 = 2",
+       "table[1] = 2, offset 2", "", "holds"},
+      {"6 tokens: 2 blocks of 4; 9: 3", "ceil(6 / 4), ceil(9 / 4)",
+       fmt::format("{}, {}", blocks_that_hold(6, 4), blocks_that_hold(9, 4)), "", "holds"},
+      {"prompt of 6, 30 tokens: 3 blocks used", "ceil((6 + 30 - 1) / 16)", fmt::format("{}", blocks), "",
+       verdict(3, 1, static_cast<double>(blocks))},
+      {"42 tokens: 3 blocks; token 41 at offset 9", "ceil(42 / 16); 41 % 16",
+       fmt::format("{}; {}", blocks_that_hold(42, kBlockSize), 41 % kBlockSize), "", "holds"},
+      {"249 ms per token from 7229 ms", "7,229 / 29; 7,229 / 30",
+       fmt::format("{:.1f} ms for 29 decode passes; {:.1f} if divided by 30 tokens", 7229 / 29.0,
+                   7229 / 30.0),
+       "ms_per_token of all steps: decode time / decode passes",
+       verdict(249, 1, 7229 / 29.0) + ": the first of 30 tokens came from the prefill"},
+      {"240 to 250 ms per token: +4%", "250 / 240 - 1", percent(250 / 240.0 - 1), "see Times",
+       verdict(4, 1, 100 * (250 / 240.0 - 1)) + " as arithmetic"},
+      {"the fused kernel: overhead near zero", "no copy is made", "", "see Times",
+       "a measurement, see Times"},
+  };
+}
+
+std::vector<Claim> article_004(const Measurements& measured) {
+  std::vector<Claim> claims = refusal_claims();
+  const auto append = [&](std::vector<Claim> more) {
+    for (Claim& claim : more) claims.push_back(std::move(claim));
+  };
+  append(size_claims());
+  append(
+      {{"contiguous waste can be 50-90%", "its own third request", percent(wasted_share(2048, 50)),
+        fmt::format("step 2: {} (4 sequences), {} (Poisson), {} (mixed)", percent(measured.four.flat.waste()),
+                    percent(measured.poisson.flat.waste()), percent(measured.mixed.flat.waste())),
+        "holds as a rule: less and more occur"},
+       four_percent_claim(measured)});
+  append(concurrency_claims(measured));
+  append(demo_claims());
+  return claims;
+}
+
+}  // namespace
+
+Measurements measure() {
+  constexpr std::int64_t slots = 28'672, visits = 2'000;
+  const std::vector<Visit> trace = made_up_visits(visits, 1);
+  return {run_experiment(four_sequences()),
+          run_experiment(poisson_lengths()),
+          run_experiment(common_system_prompt()),
+          run_experiment(mixed_requests()),
+          rows_of_a_decode_pass("step1_no_cache", 512),
+          rows_of_a_decode_pass("step2_flat_cache", 512),
+          slots,
+          visits,
+          replay_contiguous(trace, slots),
+          replay_paged(trace, slots, kBlockSize)};
+}
+
+std::vector<Article> check_articles(const Measurements& measured) {
+  return {{"000", "petite-vllm Part 2: KV Cache & Paged Attention", article_000(measured)},
+          {"001", "PagedAttention in miniVLLM", article_001()},
+          {"002", "Building a Production-Grade KV Cache for LLM Inference", article_002(measured)},
+          {"003", "KV cache and PagedAttention: memory as the real bottleneck", article_003(measured)},
+          {"004", "Part 3: Paged Attention", article_004(measured)}};
+}
+
+}  // namespace kvcache

@@ -1,0 +1,33 @@
+/// @file
+/// What paging replaces: memory given out in contiguous pieces of exactly the size asked for. Nothing is
+/// wasted inside a piece; what goes wrong is between them. Chapter: step3_paged/README.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace kvcache {
+
+/// Slots 0 to total - 1 for the K and V of one token each. First fit: the lowest hole that is large enough.
+class ContiguousAllocator {
+ public:
+  explicit ContiguousAllocator(std::int64_t total);
+
+  /// The first of `size` >= 1 neighbouring slots; nothing if no hole is that large.
+  std::optional<std::int64_t> allocate(std::int64_t size);
+  /// Gives back `size` slots from `first` on, as allocated; holes that touch become one.
+  /// @throws std::logic_error if any of them is free already or does not exist.
+  void free(std::int64_t first, std::int64_t size);
+
+  std::int64_t total() const { return total_; }
+  std::int64_t free_slots() const;
+  std::int64_t largest_hole() const;
+  std::int64_t holes() const { return static_cast<std::int64_t>(holes_.size()); }
+
+ private:
+  std::int64_t total_;
+  std::map<std::int64_t, std::int64_t> holes_;  // first slot -> size; no two touch
+};
+
+}  // namespace kvcache

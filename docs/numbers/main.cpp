@@ -1,0 +1,66 @@
+/// @file
+/// `numbers`: prints docs/articles.md, every figure of the five articles beside the arithmetic and what the
+/// programs report. `./steps numbers` writes it to its place.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "common/cli/run_main.h"
+#include "common/error.h"
+#include "docs/numbers/page.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+struct NumbersOptions {
+  bool no_times = false, only_times = false;
+  std::string device = "cpu", gpu_record;
+};
+
+/// @throws InputError for an unknown option or value. @return false if only help was asked for.
+bool parse(int argc, char** argv, NumbersOptions& options) {
+  CLI::App app(
+      "Every figure of the five articles beside the arithmetic and what the programs report, as Markdown");
+  app.add_flag("--no-times", options.no_times, "leave out what depends on the machine");
+  app.add_flag("--only-times", options.only_times, "the table of decode times alone, to be kept as a record");
+  app.add_option("--device", options.device, "with --only-times: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--gpu-record", options.gpu_record,
+                 "a file that --only-times --device cuda has written, to include");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw InputError(error.what());
+  }
+  return true;
+}
+
+std::string text_of(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path);
+  if (!file) throw InputError(fmt::format("{} cannot be read; give --gpu-record a file", path));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  using namespace kvcache;
+  return run_main([&] {
+    NumbersOptions options;
+    if (!parse(argc, argv, options)) return 0;
+    if (options.only_times) {
+      fmt::print("{}", times_table(decode_times(options.device)));
+      return 0;
+    }
+    const std::string gpu_record = text_of(options.gpu_record);
+    fmt::print("{}", articles_page(measure()));
+    if (!options.no_times) fmt::print("{}", times_section(decode_times("cpu"), gpu_record));
+    return 0;
+  });
+}
