@@ -44,7 +44,7 @@ run_tests() {
 # paged store, but for memcheck; all but one test with whole models; and the programs, except for a few tokens each.
 # Three run at a time.
 run_sanitizers() {
-  local tool test name filter step log=$record/sanitizers.txt
+  local tool test name filter step log=$record/sanitizers-$1.txt
   for tool in "$@"; do
     for test in "$build"/bin/cuda_*_test; do
       name=$(basename "$test")
@@ -61,7 +61,7 @@ run_sanitizers() {
     done
   done | xargs -P 3 -L 1 bash -c '
     timeout 420 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:3}" >"$0/$1-$2.txt" 2>&1
-    echo "$1 $2: exit $?; $(grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$0/$1-$2.txt" | tail -1)"' "$record" | tee -a "$log"
+    echo "$1 $2: exit $?; $(grep -hE "ERROR SUMMARY|RACECHECK SUMMARY" "$0/$1-$2.txt" | tail -1)"' "$record" | tee "$log"
   cat "$log" >>"$summary"
   ! grep -qv "exit 0;" "$log" || failed=1
 }
