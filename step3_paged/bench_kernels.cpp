@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "common/bench/read_sweep.h"
 #include "common/cuda/attention.h"
 #include "common/cuda/kv_rows.h"
 #include "common/cuda/memory.h"
 #include "fmt/format.h"
-#include "common/bench/read_sweep.h"
 #include "step3_paged/gather_kv.h"
 
 namespace kvcache::cuda {

@@ -88,7 +88,7 @@ class Operations {
 TEST(CpuBackend, EveryResultIsTheFloat32ResultRoundedOnceToTheType) {
   const std::pair<const char*, std::vector<float> (Operations::*)()> operations[] = {
       {"embed", &Operations::embed},   {"norm", &Operations::norm}, {"project", &Operations::project},
-      {"rotate", &Operations::rotate}, {"add", &Operations::add},           {"swiglu", &Operations::swiglu},
+      {"rotate", &Operations::rotate}, {"add", &Operations::add},   {"swiglu", &Operations::swiglu},
   };
   for (const auto& [name, operation] : operations) {
     const std::vector<float> exact = std::invoke(operation, Operations(DType::f32));
