@@ -79,7 +79,6 @@ Device::Device() {
   check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
   name_ = properties.name;
   compute_capability_ = properties.major * 10 + properties.minor;
-  multiprocessors_ = properties.multiProcessorCount;
   if (compute_capability_ < kOldest) {
     throw RunError(
         fmt::format("--device cuda: {} has compute capability {}.{} and this build needs {}.{}; use "

@@ -47,7 +47,6 @@ class Device {
 
   const std::string& name() const { return name_; }
   int compute_capability() const { return compute_capability_; }  ///< 90 is 9.0
-  int multiprocessors() const { return multiprocessors_; }
   /// Bytes that nothing holds now.
   std::int64_t free_memory() const;
   std::int64_t total_memory() const;
@@ -63,7 +62,7 @@ class Device {
 
  private:
   std::string name_;
-  int compute_capability_ = 0, multiprocessors_ = 0;
+  int compute_capability_ = 0;
   Stream stream_;
 };
 
