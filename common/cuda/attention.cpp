@@ -23,11 +23,11 @@ struct Rung {
 Rung rung_of(AttentionKernels kernels) {
   switch (kernels) {
     case AttentionKernels::plain:
-      return {16, false, attend_plain, attend_plain};
+      return {kTileQueries, false, attend_plain, attend_plain};
     case AttentionKernels::tiles:
-      return {16, true, attend_in_tiles, attend_in_tiles};
+      return {kTileQueries, true, attend_in_tiles, attend_in_tiles};
     default:
-      return {64, true, decode_on_tensor_cores, prefill_on_tensor_cores};
+      return {kTensorCorePrefillQueries, true, decode_on_tensor_cores, prefill_on_tensor_cores};
   }
 }
 
@@ -38,15 +38,15 @@ AttentionKernels choose(AttentionKernels wanted, const Device& device, std::int6
   return fits_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::tiles;
 }
 
-/// Appends the tiles of a row that is alone: every part of its positions, for at most kDecodeQueries heads.
+/// Appends the tiles of a row that is alone: every part of its positions, for at most kTileQueries heads.
 /// @param row     the row, with what it sees
 /// @param parts   of all rows so far; counted on
 void add_decode_tiles(std::vector<AttentionTile>& tiles, AttentionTile row, std::int32_t group, bool splits,
                       std::int32_t& parts) {
   const std::int32_t length = splits ? split_length(row.visible) : row.visible;
   row.parts = (row.visible - 1) / length + 1;
-  for (row.first_query = 0; row.first_query < group; row.first_query += kDecodeQueries) {
-    row.queries = std::min(kDecodeQueries, group - row.first_query);
+  for (row.first_query = 0; row.first_query < group; row.first_query += kTileQueries) {
+    row.queries = std::min(kTileQueries, group - row.first_query);
     if (row.parts > 1) {
       row.first_part = parts;
       parts += row.parts;
@@ -124,7 +124,7 @@ void Attention::reserve_parts(std::int64_t parts) {
   if (parts <= part_room_) return;
   check(cudaStreamSynchronize(stream_), "waiting for the GPU");
   const std::int64_t room = 2 * parts;
-  const std::int64_t part_queries = std::min<std::int64_t>(kDecodeQueries, shape_.heads / shape_.kv_heads);
+  const std::int64_t part_queries = std::min<std::int64_t>(kTileQueries, shape_.heads / shape_.kv_heads);
   const std::int64_t queries = room * shape_.kv_heads * part_queries;
   part_sums_.reserve(queries * shape_.head_dim, "attention over long contexts");
   part_softmax_.reserve(queries, "attention over long contexts");
@@ -151,7 +151,7 @@ void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std
   pass.kv_heads = static_cast<std::int32_t>(shape_.kv_heads);
   pass.group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
   pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);
-  pass.part_queries = std::min(kDecodeQueries, pass.group);
+  pass.part_queries = std::min(kTileQueries, pass.group);
   pass.scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(shape_.head_dim));
   pass.part_sums = part_sums_.data();
   pass.part_softmax = part_softmax_.data();

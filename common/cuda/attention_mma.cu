@@ -26,8 +26,8 @@ struct Sizes {
 /// What the warps of a decoding block have in the end, for the merge. In the same memory as the ring.
 template <int D>
 struct WarpParts {
-  float sums[kWarps][kDecodeQueries][D + 8];  // + 8: rows that are written together meet different banks
-  float2 softmax[kWarps][kDecodeQueries];
+  float sums[kWarps][kTileQueries][D + 8];  // + 8: rows that are written together meet different banks
+  float2 softmax[kWarps][kTileQueries];
 };
 
 template <typename T, int D>
@@ -140,6 +140,8 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
   if (tile.parts > 1 && last_to_arrive(pass, tile, kv_head)) merge_parts<T>(pass, tile, kv_head);
 #endif
 }
+
+static_assert(kTensorCorePrefillQueries == kWarps * kTileQueries);
 
 /// 64 queries of one sequence and KV head over all positions that any of them sees. Each warp has 16 of them,
 /// and brings a quarter of each tile of keys.

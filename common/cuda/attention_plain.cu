@@ -9,11 +9,6 @@ namespace {
 
 constexpr int kMostDimsPerLane = 256 / 32;
 
-__device__ float sum_over_warp(float number) {
-  for (int distance = 16; distance > 0; distance /= 2) number += __shfl_xor_sync(~0U, number, distance);
-  return number;
-}
-
 /// out = softmax(q K^T / sqrt(head_dim)) V for one query per warp, with the running softmax: whenever a
 /// larger score comes, what was summed so far is scaled down to it.
 template <typename T>
@@ -39,7 +34,7 @@ __global__ void attend(const __grid_constant__ AttentionPass pass) {
     for (int n = 0; n < kMostDimsPerLane; ++n) {
       if (lane + 32 * n < pass.head_dim) dot = fmaf(query_dims[n], to_float(k[lane + 32 * n]), dot);
     }
-    const float score = sum_over_warp(dot) * pass.scale;
+    const float score = warp_sum(dot) * pass.scale;
 
     const float top = fmaxf(largest, score);
     const float keep = exp2f(largest - top), take = exp2f(score - top);
@@ -57,8 +52,7 @@ __global__ void attend(const __grid_constant__ AttentionPass pass) {
 }  // namespace
 
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
-  constexpr unsigned kQueries = 16;  // of a tile at most, one warp each
-  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kQueries)};
+  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kTileQueries)};
   with_number_type(dtype, [&]<typename T>() { launch("attention", attend<T>, shape, stream, pass); });
 }
 

@@ -9,8 +9,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kQueries = 16;  // of a tile
-constexpr int kWarpQueries = kQueries / kWarps;
+constexpr int kWarpQueries = kTileQueries / kWarps;
 
 /// The sizes for a head_dim of up to D. Numbers from head_dim to D are 0.
 template <int D>
@@ -26,9 +25,9 @@ struct Sizes {
 
 template <int D>
 struct SharedTile {
-  alignas(16) float q[kQueries][D];
+  alignas(16) float q[kTileQueries][D];
   alignas(16) float rows[Sizes<D>::keys][Sizes<D>::stride];  // first K, then V of the same keys
-  alignas(16) float weights[kQueries][Sizes<D>::keys];
+  alignas(16) float weights[kTileQueries][Sizes<D>::keys];
 };
 
 /// Stores the numbers of 16 bytes as float32. @param to  aligned to 16 bytes
@@ -71,9 +70,9 @@ __device__ void load_rows(const T* from, std::int64_t offset, int head_dim, floa
 /// All warps bring the tile's queries into shared memory; rows from `tile.queries` on repeat the last one.
 template <typename T, int D>
 __device__ void load_queries(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
-                             float (&to)[kQueries][D]) {
+                             float (&to)[kTileQueries][D]) {
   constexpr int kPacks = D / Pack<T>::size;
-  for (int index = static_cast<int>(threadIdx.x); index < kQueries * kPacks; index += 32 * kWarps) {
+  for (int index = static_cast<int>(threadIdx.x); index < kTileQueries * kPacks; index += 32 * kWarps) {
     const int row = index / kPacks, dim = index % kPacks * Pack<T>::size;
     const int query = min(row, tile.queries - 1);
     const T* q = static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, query, pass.q_stride);

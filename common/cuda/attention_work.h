@@ -53,8 +53,10 @@ struct AttentionTile {
   std::int32_t first_part = 0;   ///< where part 0 is kept, if there are several
 };
 
-/// Queries of a row that one thread block takes at most: the 16 rows of a tensor-core tile.
-constexpr std::int32_t kDecodeQueries = 16;
+/// Queries that one thread block takes at most: the 16 rows of a tensor-core tile ...
+constexpr std::int32_t kTileQueries = 16;
+/// ... and four of them where tensor cores prefill.
+constexpr std::int32_t kTensorCorePrefillQueries = 4 * kTileQueries;
 
 /// Positions per part for a row that sees `context` positions. By nothing but its own length, so that a row's
 /// bits do not depend on what else is in the pass. Parts of 256 keep the GPU busy with few sequences; beyond
@@ -84,12 +86,16 @@ struct AttentionPass {
   std::uint32_t* arrived = nullptr;  ///< [parts, kv_heads] at a first part: how many are done
 };
 
-/// Runs `tiles` tiles of `pass` for all KV heads.
+/// Runs `tiles` tiles of `pass` for all KV heads in `stream`, in numbers of type `dtype`.
 using AttentionLaunch = void (*)(DType dtype, const AttentionPass& pass, std::int64_t tiles,
                                  cudaStream_t stream);
+/// First rung (attention_plain.cu): the formula, for every dtype and head_dim.
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+/// Second rung (attention_tiles.cu): K and V in shared memory, for every dtype and head_dim.
 void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+/// Third rung (attention_mma.cu), for rows that are alone: f16 and bf16, head_dim 64 and 128.
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
+/// Third rung, for sequences with several rows.
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Whether the build has them for this GPU: one for compute capability 7.5 alone runs on newer ones too.
 bool tensor_core_kernels_are_built();

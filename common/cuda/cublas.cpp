@@ -64,23 +64,20 @@ void Cublas::check_library() {
   open_library();
 }
 
-Cublas::Cublas(cudaStream_t stream) : library_(std::make_unique<Library>()) {
+Cublas::Cublas(cudaStream_t stream) : library_(std::make_shared<Library>()) {
   // The size that NVIDIA recommends for Hopper. With a workspace of its own a product allocates nothing.
   constexpr std::int64_t kWorkspaceBytes = 32 << 20;
   workspace_.reserve(kWorkspaceBytes, "the workspace of cuBLAS");
   cublasHandle_t handle = nullptr;
   check(library_->create(&handle), "starting cuBLAS");
-  handle_ = handle;
+  handle_ = {handle,
+             [destroy = library_->destroy](void* created) { destroy(static_cast<cublasHandle_t>(created)); }};
   check(library_->set_stream(handle, stream), "giving cuBLAS its stream");
   check(library_->set_workspace(handle, workspace_.data(), static_cast<std::size_t>(kWorkspaceBytes)),
         "giving cuBLAS its workspace");
   // Partial sums of one product are added in float32 too.
   constexpr int kMode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
   check(library_->set_math_mode(handle, static_cast<cublasMath_t>(kMode)), "setting cuBLAS's precision");
-}
-
-Cublas::~Cublas() {
-  if (handle_ != nullptr) library_->destroy(static_cast<cublasHandle_t>(handle_));
 }
 
 void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,
@@ -92,10 +89,10 @@ void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const v
                                                     : CUDA_R_16BF;
   const float one = 1, kept = add ? 1 : 0;
   // cuBLAS counts columns first, so to it our rows are columns: y^T [out, rows] = W [out, in] x^T [in, rows].
-  check(library_->gemm(static_cast<cublasHandle_t>(handle_), CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(out),
-                       static_cast<int>(rows), static_cast<int>(in), &one, weight, type, static_cast<int>(in),
-                       x, type, static_cast<int>(x_stride), &kept, y, type, static_cast<int>(y_stride),
-                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  check(library_->gemm(static_cast<cublasHandle_t>(handle_.get()), CUBLAS_OP_T, CUBLAS_OP_N,
+                       static_cast<int>(out), static_cast<int>(rows), static_cast<int>(in), &one, weight,
+                       type, static_cast<int>(in), x, type, static_cast<int>(x_stride), &kept, y, type,
+                       static_cast<int>(y_stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "a matrix product");
 }
 

@@ -22,9 +22,6 @@ class Cublas {
   explicit Cublas(cudaStream_t stream);
   /// @throws RunError as the constructor does if the library cannot be loaded.
   static void check_library();
-  ~Cublas();
-  Cublas(const Cublas&) = delete;
-  Cublas& operator=(const Cublas&) = delete;
 
   /// @param x       [rows, in], rows `x_stride` numbers apart
   /// @param weight  [out, in], packed
@@ -35,8 +32,8 @@ class Cublas {
 
  private:
   struct Library;
-  std::unique_ptr<Library> library_;
-  void* handle_ = nullptr;
+  std::shared_ptr<const Library> library_;
+  std::shared_ptr<void> handle_;  // a cublasHandle_t
   DeviceBuffer<std::byte> workspace_;
 };
 

@@ -16,18 +16,23 @@ namespace kvcache::cuda {
 /// @throws RunError "`what`: ..." with CUDA's own words if `status` is an error.
 void check(cudaError_t status, const char* what);
 
+/// Gives a stream back.
 struct StreamDeleter {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
 /// Owns a stream. Work of one stream runs in order; work of two is ordered by events only.
 using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
+/// A stream that does not wait for the default stream.
+/// @throws RunError if CUDA gives none.
 Stream make_stream();
 
+/// Gives an event back.
 struct EventDeleter {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
 /// Owns an event without a time stamp: a point in one stream that another can wait for.
 using Event = std::unique_ptr<CUevent_st, EventDeleter>;
+/// @throws RunError if CUDA gives none.
 Event make_event();
 
 /// Lets `later` go on only when what is in `earlier` now is done. The host does not wait.

@@ -46,12 +46,6 @@ LaunchShape grid_of(const Rows& out, std::int64_t numbers) {
           kThreads};
 }
 
-__device__ float warp_sum(float value) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2)
-    value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
-
 /// The sum over the threads of a block, in a fixed order; every thread gets it.
 __device__ float block_sum(float value) {
   __shared__ float of_warp[kThreads / kWarp];

@@ -66,6 +66,12 @@ __device__ inline T from_float(float number) {
   }
 }
 
+/// The sum over the threads of a warp, in a fixed order; every thread gets it.
+__device__ inline float warp_sum(float number) {
+  for (int distance = 16; distance > 0; distance /= 2) number += __shfl_xor_sync(~0U, number, distance);
+  return number;
+}
+
 /// As many numbers as one thread moves at once.
 template <typename T>
 struct alignas(16) Pack {

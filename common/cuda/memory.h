@@ -29,6 +29,7 @@ template <typename T>
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
+  /// @throws RunError with the numbers if there is not enough memory, as reserve() does.
   DeviceBuffer(std::int64_t count, const char* what) { reserve(count, what); }
 
   /// Room for `count`; if it has to grow, by half at least, what it held is lost and its address changes. The
@@ -42,8 +43,8 @@ class DeviceBuffer {
     size_ = room;
   }
 
-  T* data() const { return static_cast<T*>(memory_.get()); }
-  std::int64_t size() const { return size_; }
+  T* data() const { return static_cast<T*>(memory_.get()); }  ///< [size]; nullptr if nothing was reserved
+  std::int64_t size() const { return size_; }                 ///< numbers that there is room for
 
  private:
   std::shared_ptr<void> memory_;
@@ -60,8 +61,8 @@ class PinnedBuffer {
     if (count > 0) memory_ = allocate_pinned(count * static_cast<std::int64_t>(sizeof(T)), what);
   }
 
-  T* data() const { return static_cast<T*>(memory_.get()); }
-  std::int64_t size() const { return size_; }
+  T* data() const { return static_cast<T*>(memory_.get()); }  ///< [size]; nullptr if nothing was reserved
+  std::int64_t size() const { return size_; }                 ///< numbers that there is room for
 
  private:
   std::shared_ptr<void> memory_;
@@ -98,7 +99,7 @@ class Upload {
     check(cudaEventRecord(staging.copied.get(), stream), "recording a CUDA event");
     return device_.data();
   }
-  const T* data() const { return device_.data(); }
+  const T* data() const { return device_.data(); }  ///< on the GPU: what was copied last
 
  private:
   struct Staging {
