@@ -86,16 +86,22 @@ struct Layout {
 
 /// Attention of the whole pass on the CPU: [rows, heads, head_dim] in float32.
 std::vector<float> on_cpu(const Problem& p) {
+  Bytes k, v;  // [tokens of all sequences, kv_heads, head_dim]
+  std::vector<AttentionSequence> sequences;
+  std::int64_t row = 0, slot = 0;
+  for (std::size_t s = 0; s < p.sequences.size(); ++s) {
+    const auto [rows, context] = p.sequences[s];
+    const Bytes own_k = stored(p.k[s], p.dtype), own_v = stored(p.v[s], p.dtype);
+    k.insert(k.end(), own_k.begin(), own_k.end());
+    v.insert(v.end(), own_v.begin(), own_v.end());
+    sequences.push_back({row, row + rows, context, {.first = slot}});
+    row += rows;
+    slot += context;
+  }
   ThreadPool pool(2);
   std::vector<float> out(p.q.size());
-  std::int64_t row = 0;
-  for (std::size_t s = 0; s < p.sequences.size(); ++s) {
-    const Bytes k = stored(p.k[s], p.dtype), v = stored(p.v[s], p.dtype);
-    const AttentionSequence sequence{row, row + p.sequences[s].rows, p.sequences[s].context, {}};
-    attention(p.shape, {p.dtype, k.data(), v.data()}, {&sequence, 1}, p.q.data(), out.data(), p.q_width(),
-              DType::f32, pool);
-    row += p.sequences[s].rows;
-  }
+  attention(p.shape, {p.dtype, k.data(), v.data()}, sequences, p.q.data(), out.data(), p.q_width(),
+            DType::f32, pool);
   return out;
 }
 
@@ -107,6 +113,23 @@ class CudaAttention : public OnGpu {
     return kernels != AttentionKernels::tensor_cores ||
            (device().compute_capability() >= 80 && dtype != DType::f32 &&
             (head_dim == 64 || head_dim == 128));
+  }
+
+  /// What a promise about bits is tried with: each rung in every size of number that it can compute with.
+  struct Way {
+    AttentionKernels kernels;
+    DType dtype;
+  };
+  std::vector<Way> ways(std::int64_t head_dim) const {
+    std::vector<Way> all;
+    for (const Way& way : {Way{AttentionKernels::plain, DType::f32},
+                           {AttentionKernels::tiles, DType::f32},
+                           {AttentionKernels::tiles, DType::f16},
+                           {AttentionKernels::tensor_cores, DType::f16},
+                           {AttentionKernels::tensor_cores, DType::bf16}}) {
+      if (can_run(way.kernels, way.dtype, head_dim)) all.push_back(way);
+    }
+    return all;
   }
 
   /// The pass on the GPU: [rows, heads, head_dim] as stored. Checks that nothing else was written.
@@ -315,9 +338,29 @@ TEST_F(CudaAttention, PrefillsRightlyWithAndWithoutEarlierContext) {
 
 TEST_F(CudaAttention, LongContextsWorkLikeShortOnes) {  // KN9
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Problem p({2, 1, 64}, dtype, {{1, 4095}, {1, 4096}, {1, 4097}, {3, 4097}, {1, 16385}, {1, 32769}});
+    const Problem p({2, 1, 64}, dtype,
+                    {{1, 4096},
+                     {3, 4097},
+                     {1, 8192},
+                     {1, 16383},
+                     {1, 16384},
+                     {1, 16385},
+                     {1, 32767},
+                     {1, 32768},
+                     {1, 32769}});
     for (const AttentionKernels kernels : kRungs) expect_right(p, kernels, {.block_size = 16});
   }
+}
+
+// A grid counts at most 65,535 thread blocks in y and z; the work must not be laid out there.
+TEST_F(CudaAttention, LargePassesMayHaveMoreThan65535RowsAndSequencesOfEachKind) {
+  std::vector<Sequence> pairs;
+  for (std::int32_t n = 0; n < 65'600; ++n) pairs.insert(pairs.end(), {{1, 1}, {2, 2}});
+  const Problem small({1, 1, 8}, DType::f32, pairs);
+  for (const AttentionKernels kernels : {AttentionKernels::plain, AttentionKernels::tiles})
+    expect_right(small, kernels);
+  const Problem p({1, 1, 64}, device().default_dtype(), pairs);
+  expect_right(p, AttentionKernels::tensor_cores, {.block_size = 2});
 }
 
 TEST_F(CudaAttention, SixteenBitSumsOfLargeValuesAreTakenInFloat32) {  // KN14
@@ -348,16 +391,15 @@ std::vector<Sequence> mixed() {
 }
 
 TEST_F(CudaAttention, HasTheSameBitsContiguousAndForEveryBlockSizeAndOrderOfBlocks) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
-    for (const AttentionShape shape : {AttentionShape{6, 2, 64}, {2, 1, 128}}) {
+  for (const AttentionShape shape : {AttentionShape{6, 2, 64}, {2, 1, 128}}) {
+    for (const auto& [kernels, dtype] : ways(shape.head_dim)) {
       const Problem p(shape, dtype, mixed());
-      if (!can_run(kernels, dtype, shape.head_dim)) continue;
       const Bytes contiguous = attend(p, kernels);
       for (const std::int32_t block_size : {1, 2, 3, 7, 8, 16, 17, 64, 256}) {
         for (const std::uint32_t shuffle : {1U, 2U}) {
           const Layout paged{.block_size = block_size, .shuffle = shuffle};
-          EXPECT_EQ(attend(p, kernels, paged), contiguous) << "block size " << block_size;
+          EXPECT_EQ(attend(p, kernels, paged), contiguous)
+              << "block size " << block_size << ", " << describe(p, kernels);
         }
       }
     }
@@ -366,7 +408,7 @@ TEST_F(CudaAttention, HasTheSameBitsContiguousAndForEveryBlockSizeAndOrderOfBloc
 
 TEST_F(CudaAttention, NothingBeyondAContextIsUsed) {  // KN1
   for (const AttentionKernels kernels : kRungs) {
-    for (const DType dtype : {DType::f32, device().default_dtype()}) {
+    for (const DType dtype : kTypes) {
       if (!can_run(kernels, dtype, 64)) continue;
       std::vector<Sequence> every_length;
       for (std::int32_t context = 1; context <= 48; ++context) every_length.push_back({1, context});
@@ -412,9 +454,7 @@ TEST_F(CudaAttention, WithZeroQueriesTheOutputIsTheMeanOfExactlyTheValuesSeen) {
 }
 
 TEST_F(CudaAttention, UnusedEntriesOfTheBlockTableAreNotFollowedWhateverItsWidth) {  // KN5, KN13
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::plain ? DType::f32 : device().default_dtype();
-    if (!can_run(kernels, dtype, 64)) continue;
+  for (const auto& [kernels, dtype] : ways(64)) {
     for (std::int32_t width = 1; width <= 9; ++width) {
       const Problem p({2, 1, 64}, dtype, {{1, 9}, {3, 16}, {1, 1}});
       const Bytes contiguous = attend(p, kernels);
@@ -427,39 +467,34 @@ TEST_F(CudaAttention, UnusedEntriesOfTheBlockTableAreNotFollowedWhateverItsWidth
 }
 
 TEST_F(CudaAttention, ASequenceHasTheSameBitsAloneAndInABatch) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
+  for (const auto& [kernels, dtype] : ways(64)) {
     const Problem p({6, 2, 64}, dtype, mixed());
-    if (!can_run(kernels, dtype, 64)) continue;
     Bytes one_by_one;
     for (std::size_t s = 0; s < p.sequences.size(); ++s) {
       const Bytes alone = attend(p.alone(s), kernels, {.block_size = 7});
       one_by_one.insert(one_by_one.end(), alone.begin(), alone.end());
     }
-    EXPECT_EQ(attend(p, kernels, {.block_size = 16}), one_by_one);
+    EXPECT_EQ(attend(p, kernels, {.block_size = 16}), one_by_one) << describe(p, kernels);
   }
 }
 
 TEST_F(CudaAttention, APrefilledRowHasTheSameBitsWhateverPrefilledRowsComeWithIt) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
+  for (const auto& [kernels, dtype] : ways(64)) {
     const Problem whole({6, 2, 64}, dtype, {{150, 150}});
-    if (!can_run(kernels, dtype, 64)) continue;
     const Bytes all = attend(whole, kernels);
     for (const std::int32_t rows : {2, 3, 5, 21, 64, 65, 149}) {
       Problem last = whole;
       last.sequences[0].rows = rows;
       last.q.erase(last.q.begin(), last.q.end() - rows * last.q_width());
       const Bytes part = attend(last, kernels);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.end() - std::ssize(part))) << rows << " rows";
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.end() - std::ssize(part)))
+          << describe(last, kernels);
     }
   }
 }
 
 TEST_F(CudaAttention, GivesTheSameBitsAgainFromOnePassAndLayerToTheNext) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
-    if (!can_run(kernels, dtype, 64)) continue;
+  for (const auto& [kernels, dtype] : ways(64)) {
     const Problem p({2, 1, 64}, dtype, {{1, 3000}, {1, 2000}, {1, 700}, {9, 100}});
     const Problem longer({2, 1, 64}, dtype, {{1, 9000}});
     cuda::Attention attention(device(), p.shape, dtype, kernels);
@@ -471,9 +506,7 @@ TEST_F(CudaAttention, GivesTheSameBitsAgainFromOnePassAndLayerToTheNext) {
 }
 
 TEST_F(CudaAttention, RowsOfQAndOutMayLieApart) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
-    if (!can_run(kernels, dtype, 64)) continue;
+  for (const auto& [kernels, dtype] : ways(64)) {
     const Problem p({6, 2, 64}, dtype, mixed());
     EXPECT_EQ(attend(p, kernels, {.q_gap = 64, .out_gap = 8}), attend(p, kernels));
   }
@@ -488,9 +521,7 @@ TEST_F(CudaAttention, RowsThatAreNotAlignedAreAttendedByThePlainKernels) {
 }
 
 TEST_F(CudaAttention, ZeroingOneKvHeadsValuesSilencesExactlyItsGroupOfQueryHeads) {
-  for (const AttentionKernels kernels : kRungs) {
-    const DType dtype = kernels == AttentionKernels::tensor_cores ? device().default_dtype() : DType::f32;
-    if (!can_run(kernels, dtype, 64)) continue;
+  for (const auto& [kernels, dtype] : ways(64)) {
     for (std::int64_t silent = 0; silent < 3; ++silent) {
       Problem p({6, 3, 64}, dtype, {{1, 20}, {4, 20}});
       for (std::vector<float>& v : p.v) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "common/cpu/cpu_backend.h"
 #include "common/cuda/device_weights.h"
@@ -279,6 +280,42 @@ TEST_F(CudaBackend, ARowsResultIsTheSameAloneAndAmongOthers) {
     EXPECT_EQ(read(*gpu_, out),
               std::vector<float>(together.begin() + row * kWidth, together.begin() + (row + 1) * kWidth));
   }
+}
+
+// A grid counts at most 65,535 thread blocks in y and z; rows must not be laid out there.
+TEST_F(CudaBackend, LargePassesMayHaveMoreThan65535Rows) {
+  constexpr std::int64_t kRows = 65'600, kWidth = 8;
+  use(DType::f32);
+  std::vector<std::int32_t> numbers_of_rows(kRows);
+  std::iota(numbers_of_rows.rbegin(), numbers_of_rows.rend(), 0);
+  const BothWeights table = weights(kRows, kWidth, 17), gain = weights(1, kWidth, 18);
+  Both x, normed, y, z;
+  cpu_->embed(table.cpu, numbers_of_rows, x.cpu);
+  gpu_->embed(table.gpu, numbers_of_rows, x.gpu);
+  EXPECT_EQ(read(*gpu_, x.gpu), read(*cpu_, x.cpu));
+  cpu_->add_and_norm(x.cpu, {}, gain.cpu, 1e-5F, normed.cpu);
+  gpu_->add_and_norm(x.gpu, {}, gain.gpu, 1e-5F, normed.gpu);
+  expect_same(normed, "norm");
+
+  const BothWeights weight = weights(kWidth, kWidth, 19), bias = weights(1, kWidth, 20);
+  const Projection cpu{weight.cpu, bias.cpu}, gpu{weight.gpu, bias.gpu};
+  const Backend::Product cpu_product{&cpu, &y.cpu}, gpu_product{&gpu, &y.gpu};
+  cpu_->project(x.cpu, {&cpu_product, 1});
+  gpu_->project(x.gpu, {&gpu_product, 1});
+  expect_same(y, "project");
+  cpu_->swiglu(x.cpu, y.cpu, z.cpu);
+  gpu_->swiglu(x.gpu, y.gpu, z.gpu);
+  expect_same(z, "swiglu");
+  cpu_->select_rows(x.cpu, numbers_of_rows, z.cpu);
+  gpu_->select_rows(x.gpu, numbers_of_rows, z.gpu);
+  EXPECT_EQ(read(*gpu_, z.gpu), read(*cpu_, z.cpu));
+
+  const std::vector<float> speeds{1, 0.1F, 0.01F, 0.001F};
+  cpu_->set_positions(numbers_of_rows, speeds);
+  gpu_->set_positions(numbers_of_rows, speeds);
+  cpu_->norm_and_rotate(x.cpu, kWidth, gain.cpu, 1e-6F);
+  gpu_->norm_and_rotate(x.gpu, kWidth, gain.gpu, 1e-6F);
+  expect_same(x, "norm and rotate");
 }
 
 // KN11: a row's offset in 32 bits wraps beyond 2^31 numbers.

@@ -268,7 +268,7 @@ TEST_F(CudaKvRows, TablesOfEveryWidthAreRead) {
 
 TEST_F(CudaKvRows, TheSlotsOfADecodeStepAreThoseOfTheLastTokensAndPaddingHasNone) {
   for (const std::int64_t block_size : {1, 2, 3, 7, 8, 16, 17}) {
-    for (const std::int64_t sequences : {1, 3, 130}) {
+    for (const std::int64_t sequences : {1, 3, 130, 65'600}) {
       SCOPED_TRACE(described(DType::f32, sequences, "block size", block_size));
       const std::int64_t table_width = 1 + below(9), padding = 5;
       std::vector<std::int32_t> table(static_cast<std::size_t>(sequences * table_width), -1), context_len;
@@ -333,6 +333,17 @@ TEST_F(CudaKvRows, TheHighestBlocksOfAHugePoolHoldTheirOwnRows) {
       EXPECT_TRUE(from_gpu(k.data(), k.size()) == sequence.k) << name_of(rung);
       EXPECT_TRUE(from_gpu(v.data(), v.size()) == sequence.v) << name_of(rung);
     }
+  }
+}
+
+// A grid counts at most 65,535 thread blocks in y and z; rows and sequences must not be laid out there.
+TEST_F(CudaKvRows, LargePassesMayHaveMoreThan65535RowsAndSequences) {
+  constexpr std::int64_t kRows = 65'600;
+  for (const std::int64_t width : {8, 9}) {  // packs, and what packs do not fit
+    Rows k = new_rows(kRows, width, 0), v = new_rows(kRows, width, 0);
+    expect_scatter(DType::bf16, k, v, some_of<std::int64_t>(kRows, kRows + 9), kRows + 9);
+    expect_gather(DType::bf16, width, 1, std::vector<std::int64_t>(kRows, 1), -1);
+    expect_gather(DType::bf16, width, 16, {3, kRows}, -1);
   }
 }
 

@@ -1,7 +1,12 @@
 // The four binaries with --device cuda, as a user runs them.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "common/cuda/device.h"
+#include "tests/checkpoint_builder.h"
+#include "tests/files.h"
+#include "tests/reference_model.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -65,25 +70,39 @@ TEST_F(CudaProgram, PagesForkShareAndSwapAsOnTheCpu) {
                                            "--num-blocks",  "30",
                                            "--host-blocks", "64",
                                            "--dtype",       "f32"};
-  for (const std::string path : {"paged", "gather"}) {
-    const std::vector<std::string> all = joined(arguments, {"--attention", path, "--debug-fill", "nan"});
+  const std::vector<std::string> variants[] = {
+      {"--attention", "paged"}, {"--attention", "gather"}, {"--system-prompt", "Once upon a time there was"}};
+  for (const std::vector<std::string>& variant : variants) {
+    const std::vector<std::string> all = joined(joined(arguments, variant), {"--debug-fill", "nan"});
     const nlohmann::json right = report_of(kSteps[3], joined(all, {"--device", "cpu"}));
     const nlohmann::json ours = report_of(kSteps[3], joined(all, {"--device", "cuda"}));
     EXPECT_GT(ours["counters"]["swaps_in"], 0);
     EXPECT_EQ(ours["counters"], right["counters"]);
+    EXPECT_EQ(ours["blocks"], right["blocks"]);
     EXPECT_EQ(ours["kv_memory"], right["kv_memory"]);
     for (std::size_t n = 0; n < 6; ++n)
-      EXPECT_EQ(ours["sequences"][n]["output_ids"], right["sequences"][n]["output_ids"]) << path << " " << n;
+      EXPECT_EQ(ours["sequences"][n]["output_ids"], right["sequences"][n]["output_ids"])
+          << variant[1] << " " << n;
   }
 }
 
-TEST_F(CudaProgram, AutoTakesWhatWeightsAndAPassLeave) {
-  for (const std::string path : {"paged", "gather"}) {
-    const nlohmann::json report = report_of(
-        "step3_paged", {"--device", "cuda", "--kv-memory", "auto", "--attention", path, "--tokens", "4"});
+TEST_F(CudaProgram, AutoTakesWhatWeightsAndAPassLeaveAndChangesNoAnswer) {
+  struct Run {
+    std::string step;
+    std::vector<std::string> arguments;
+  };
+  for (const Run& run : {Run{kSteps[2], {"--attention", "paged"}},
+                         {kSteps[2], {"--attention", "gather"}},
+                         {kSteps[3], {"--samples", "3", "--temperature", "0.8"}}}) {
+    const std::vector<std::string> arguments = joined({"--device", "cuda", "--tokens", "9"}, run.arguments);
+    const nlohmann::json report = report_of(run.step, joined(arguments, {"--kv-memory", "auto"}));
     const cuda::Device device;
     EXPECT_GT(report["kv_memory"]["pool_bytes"], device.free_memory() / 2);
     EXPECT_LT(report["kv_memory"]["pool_bytes"], device.total_memory());
+    const nlohmann::json right = report_of(run.step, arguments);
+    EXPECT_EQ(report["counters"], right["counters"]);
+    for (std::size_t n = 0; n < right["sequences"].size(); ++n)
+      EXPECT_EQ(report["sequences"][n]["output_ids"], right["sequences"][n]["output_ids"]) << run.step;
   }
 }
 
@@ -103,6 +122,45 @@ TEST_F(CudaProgram, APoolThatTheGpuCannotHoldIsRefused) {
                  {"GPU's memory", "at most"}, Gpu::visible);
   expect_refusal("step2_flat_cache", {"--device", "cuda", "--max-seq-len", "2000000000"}, 1,
                  {"the flat cache", "bytes", "free"}, Gpu::visible);
+}
+
+/// Makes a copy of a checkpoint with so many tokens in its vocabulary, and 0 for all weights: a file without
+/// contents, which takes no room on the disk.
+void save_with_vocabulary(const std::filesystem::path& checkpoint, std::int64_t vocab,
+                          const std::filesystem::path& folder) {
+  nlohmann::json config = nlohmann::json::parse(read_file(checkpoint / "config.json"));
+  config["vocab_size"] = vocab;
+  write_file(folder / "config.json", config.dump());
+
+  const std::string file = read_file(checkpoint / "model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  nlohmann::json header = nlohmann::json::parse(file.substr(sizeof length, length));
+  std::uint64_t bytes = 0;
+  for (auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    if (name == "model.embed_tokens.weight") tensor["shape"][0] = vocab;
+    const std::uint64_t begin = bytes;
+    std::uint64_t size = tensor["dtype"] == "F32" ? 4 : 2;
+    for (const nlohmann::json& extent : tensor["shape"]) size *= extent.get<std::uint64_t>();
+    bytes += size;
+    tensor["data_offsets"] = {begin, bytes};
+  }
+  const std::string start = test::safetensors_bytes(header.dump(), "");
+  write_file(folder / "model.safetensors", start);
+  std::filesystem::resize_file(folder / "model.safetensors", start.size() + bytes);
+}
+
+TEST_F(CudaProgram, AModelThatTheGpuCannotHoldIsRefusedWithItsSize) {
+  constexpr std::int64_t kHidden = 64;
+  const std::int64_t vocab = cuda::Device().total_memory() * 5 / 4 / (kHidden * 4);
+  const TemporaryFolder folder;
+  save_with_vocabulary(checkpoint_folder("qwen3-tied"), vocab, folder.path());
+  // The first digits of its bytes in float32; the layers add less than one in a thousand.
+  const std::string size = std::to_string(vocab * kHidden * 4).substr(0, 2);
+  expect_refusal(kSteps[3],
+                 {"--device", "cuda", "--dtype", "f32", "--model", folder.path().string(), "--ids", "1"}, 1,
+                 {"the weights", "needs " + size, "bytes of the GPU's memory", "free"}, Gpu::visible);
 }
 
 }  // namespace
