@@ -66,7 +66,7 @@ const std::int64_t* CudaPagedKvStore::slot_mapping(const PassPlan& plan) {
   const auto sequences = std::ssize(plan.sequences);
   const bool decode = plan.row_begin.back() == sequences;
   if (!decode) return prefill_slots_(plan.slots, device_.stream());
-  grow(decode_slots_, plan.tokens(), "the slots of a pass");
+  decode_slots_.reserve(plan.tokens(), "the slots of a pass");
   cuda::decode_slots(paged_, context_len_(plan.context_len, device_.stream()), sequences, plan.tokens(),
                      decode_slots_.data(), device_.stream());
   return decode_slots_.data();
@@ -76,20 +76,13 @@ void CudaPagedKvStore::make_room_to_gather(const PassPlan& plan) {
   std::vector<std::int64_t> first_slots{0};
   for (const std::int32_t context : plan.context_len) first_slots.push_back(first_slots.back() + context);
   const std::int64_t rows = first_slots.back();
-  grow(gathered_k_, rows * row_bytes_, "gathered K");
-  grow(gathered_v_, rows * row_bytes_, "gathered V");
+  gathered_k_.reserve(rows * row_bytes_, "gathered K");
+  gathered_v_.reserve(rows * row_bytes_, "gathered V");
   gathered_ = {.k = gathered_k_.data(),
                .v = gathered_v_.data(),
                .first_slot = first_slots_(first_slots, device_.stream()),
                .sequences = std::ssize(plan.sequences),
                .rows = rows};
-}
-
-template <typename T>
-void CudaPagedKvStore::grow(cuda::DeviceBuffer<T>& buffer, std::int64_t count, const char* what) const {
-  if (count <= buffer.size()) return;
-  device_.synchronize();  // an earlier pass may still use what is given back
-  buffer.reserve(count * 3 / 2, what);
 }
 
 void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {

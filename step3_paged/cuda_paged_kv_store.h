@@ -57,9 +57,6 @@ class CudaPagedKvStore : public KvStore {
   void copy(const BlockCopy& copy, cudaStream_t stream);
   const std::int64_t* slot_mapping(const PassPlan& plan);
   void make_room_to_gather(const PassPlan& plan);
-  /// Room for `count`, and half as much again when it has to grow.
-  template <typename T>
-  void grow(cuda::DeviceBuffer<T>& buffer, std::int64_t count, const char* what) const;
 
   const ModelConfig& config_;
   PagedShape shape_;

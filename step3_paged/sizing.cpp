@@ -48,7 +48,10 @@ std::int64_t usable(const Program& program) {
   if (!program.gpu || !program.options.kv_memory_auto) return program.memory;
   const ModelConfig& config = program.model->config();
   const std::int64_t tokens = tokens_of_all_requests(program);
-  const std::int64_t part_bytes = config.heads * (config.head_dim + 2) * 4;  // of 256 positions at least
+  // A part is of 256 positions at least; the query heads of a group are taken 16 at a time.
+  const std::int64_t group = config.heads / config.kv_heads;
+  const std::int64_t heads = config.kv_heads * (group <= 16 ? group : (group + 15) / 16 * 16);
+  const std::int64_t part_bytes = heads * (config.head_dim + 2) * 4;
   std::int64_t left = program.memory - 2 * (tokens / 256 + std::ssize(program.requests)) * part_bytes;
   if (program.options.attention == AttentionPath::gather)
     left -= tokens * 3 / 2 * config.kv_bytes_per_token(size_of(program.dtype)) / config.layers;

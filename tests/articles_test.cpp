@@ -14,6 +14,14 @@
 namespace kvcache {
 namespace {
 
+TEST(Numbers, AProgramThatFailsIsReportedInOneLineWithWhatItSaid) {
+  const ProgramResult result = run_step("numbers", {"--only-times", "--device", "cuda"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find("use --device cpu"), std::string::npos) << result.err;
+}
+
 TEST(Verdict, AcceptsRoundedFiguresInDecimalUnits) {
   EXPECT_EQ(verdict({16, 1, 'G'}, 16'060'522'496), "holds");
   EXPECT_EQ(verdict({91, 1, 'M'}, 91'499'999), "holds");

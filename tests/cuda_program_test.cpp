@@ -17,7 +17,7 @@ const std::string kSteps[] = {"step1_no_cache", "step2_flat_cache", "step3_paged
 class CudaProgram : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cuda::Device::available()) GTEST_SKIP() << "this machine has no GPU that CUDA can use";
+    if (const std::string why = cuda::Device::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
   }
   static nlohmann::json report_of(const std::string& step, std::vector<std::string> arguments) {
     return kvcache::report_of(step, std::move(arguments), Gpu::visible);
@@ -160,7 +160,7 @@ TEST_F(CudaProgram, AModelThatTheGpuCannotHoldIsRefusedWithItsSize) {
   const std::string size = std::to_string(vocab * kHidden * 4).substr(0, 2);
   expect_refusal(kSteps[3],
                  {"--device", "cuda", "--dtype", "f32", "--model", folder.path().string(), "--ids", "1"}, 1,
-                 {"the weights", "needs " + size, "bytes of the GPU's memory", "free"}, Gpu::visible);
+                 {"not enough of the GPU's memory for the weights: " + size, "are free"}, Gpu::visible);
 }
 
 }  // namespace

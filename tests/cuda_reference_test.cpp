@@ -126,7 +126,7 @@ Cases cases_of(const std::string& checkpoint) {
 class CudaReference : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!cuda::Device::available()) GTEST_SKIP() << "this machine has no GPU that CUDA can use";
+    if (const std::string why = cuda::Device::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
     device_ = std::make_shared<cuda::Device>();
   }
   std::vector<SequenceReport> run_all(Transformer& model, const Kind& kind, DType dtype,

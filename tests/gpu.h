@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/cuda/device.h"
@@ -18,7 +19,7 @@ namespace kvcache {
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cuda::Device::available()) GTEST_SKIP() << "this machine has no GPU that CUDA can use";
+    if (const std::string why = cuda::Device::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
     device_ = std::make_shared<cuda::Device>();
   }
 

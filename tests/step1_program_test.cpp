@@ -395,5 +395,18 @@ TEST(Step1Program, MoreThreadsThanProcessorsAreFine) {
   EXPECT_EQ(report["sequences"][0]["output_ids"], report_of(arguments)["sequences"][0]["output_ids"]);
 }
 
+TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
+  // Every thread takes some address space for its stack, so a limit on that limits threads.
+  const std::string program = (std::filesystem::path(BINARY_DIR) / "step1_no_cache").string();
+  const ProgramResult result = run_program(
+      "/bin/sh",
+      {"-c", "ulimit -v 1000000; exec \"$0\" --model \"$1\" --ids 5 --threads 1000", program, kTinyModel});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find("of 1000 threads"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("use --threads"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace kvcache

@@ -83,7 +83,8 @@ std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, 
   NothingKept store;
   model.forward(plan, store);
   gpu.synchronize();
-  return std::max<std::int64_t>(0, gpu.free_memory() - kMargin);
+  const std::int64_t picking = cuda::PickIds::most_bytes(model.config().vocab_size, sequences);
+  return std::max<std::int64_t>(0, gpu.free_memory() - picking - kMargin);
 }
 
 #else

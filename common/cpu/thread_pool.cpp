@@ -2,6 +2,11 @@
 /// See thread_pool.h.
 #include "common/cpu/thread_pool.h"
 
+#include <system_error>
+
+#include "common/error.h"
+#include "fmt/format.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -26,10 +31,21 @@ constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { worker_loop(); });
+  try {
+    for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { worker_loop(); });
+  } catch (const std::system_error& error) {
+    const int started = this->threads();
+    stop_workers();  // a thread that is not joined would end the program
+    throw RunError(fmt::format("the system gives {} of {} threads ({}); use --threads {} or fewer", started,
+                               threads, error.code().message(), started));
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  stop_workers();
+}
+
+void ThreadPool::stop_workers() {
   stop_ = true;
   ++runs_;
   runs_.notify_all();

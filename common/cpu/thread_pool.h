@@ -19,6 +19,7 @@ namespace kvcache {
 class ThreadPool {
  public:
   /// @param threads  at least 1; the thread that calls `run` is one of them
+  /// @throws RunError if the system does not give as many.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -44,6 +45,8 @@ class ThreadPool {
   }
 
  private:
+  void stop_workers();
+
   using Call = void (*)(const void* task, std::int64_t index);
 
   void run_erased(std::int64_t count, const void* task, Call call);

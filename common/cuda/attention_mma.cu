@@ -109,6 +109,8 @@ __global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__
   }
   queries.load(q);
 
+  // Groups complete in order, and K and V of `stages` turns are under way: when all but this many are done,
+  // the oldest is. It is K's of this turn first; a new group follows, and then it is V's.
   constexpr int kPending = 2 * S::stages - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
     const std::int64_t ahead = offset_of(turn + S::stages);  // looked up long before it is needed

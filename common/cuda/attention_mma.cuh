@@ -110,8 +110,9 @@ __device__ inline void copy_tile(std::uint32_t to, const T* from, std::int64_t o
 #pragma unroll
   for (int first = 0; first < kTileKeys; first += kKeysAtOnce) {
     const std::int64_t row = __shfl_sync(~0U, offset, first + key);
-    copy_async((first_place ^ first % 8 * 16) + first * D * 2, from + (row < 0 ? 0 : row) + pack * 8,
-               row >= 0);
+    // place(first + key, pack): `first` and `key` have no bit in common, so their sum is first ^ key.
+    const std::uint32_t to_row = (first_place ^ (first % 8 * 16)) + first * D * 2;
+    copy_async(to_row, from + (row < 0 ? 0 : row) + pack * 8, row >= 0);
   }
 }
 

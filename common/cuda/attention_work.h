@@ -59,8 +59,9 @@ constexpr std::int32_t kTileQueries = 16;
 constexpr std::int32_t kTensorCorePrefillQueries = 4 * kTileQueries;
 
 /// Positions per part for a row that sees `context` positions. By nothing but its own length, so that a row's
-/// bits do not depend on what else is in the pass. Parts of 256 keep the GPU busy with few sequences; beyond
-/// 64 of them, merging would cost more than it gains. A multiple of 64, so that tiles of keys fit.
+/// bits do not depend on what else is in the pass. Parts of 256 keep the GPU busy with few sequences. More
+/// than 64 of them would cost more in merging than they gain, so beyond 16,384 positions the parts get longer
+/// instead. A multiple of 64, so that tiles of keys fit.
 constexpr std::int32_t split_length(std::int32_t context) {
   constexpr std::int32_t kShortest = 256, kMostParts = 64;
   const std::int32_t tiles = ((context - 1) / kMostParts + 1 + 63) / 64;

@@ -55,12 +55,12 @@ std::string reason_for_no_gpu() {
 
 }  // namespace
 
-bool Device::available() {
+std::string Device::why_unavailable() {
   try {
     Device();
-    return true;
-  } catch (const RunError&) {
-    return false;
+    return "";
+  } catch (const RunError& error) {
+    return error.what();
   }
 }
 

@@ -41,8 +41,8 @@ void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event);
 /// The first GPU.
 class Device {
  public:
-  /// Whether there is one that this build can use, without a word.
-  static bool available();
+  /// Why there is none that this build can use, in one line; empty: there is one.
+  static std::string why_unavailable();
   /// Whether there is a driver and it does not say that it has no GPU; whether that can be used is another
   /// matter.
   static bool is_expected();

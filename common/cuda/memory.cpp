@@ -14,7 +14,8 @@ std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
     cudaGetLastError();
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    throw RunError(fmt::format("{} needs {} bytes of the GPU's memory and {} are free", what, bytes, free));
+    throw RunError(
+        fmt::format("not enough of the GPU's memory for {}: {} bytes, and {} are free", what, bytes, free));
   }
   check(status, what);
   return {data, [](void* memory) { cudaFree(memory); }};
@@ -25,8 +26,7 @@ std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what) {
   const cudaError_t status = cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw RunError(
-        fmt::format("{} needs {} bytes of page-locked host memory, more than there is", what, bytes));
+    throw RunError(fmt::format("not enough page-locked host memory for {}: {} bytes", what, bytes));
   }
   check(status, what);
   return {data, [](void* memory) { cudaFreeHost(memory); }};

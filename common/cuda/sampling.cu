@@ -157,7 +157,7 @@ __device__ std::uint64_t amount_from(const Row<T>& row, std::uint32_t key, Amoun
 /// Where the amounts, added up from the largest logit downwards, reach `wanted`.
 struct Reached {
   std::uint32_t key;      ///< the largest from which on they do
-  std::uint64_t missing;  ///< what its ids must add to those above
+  std::uint64_t missing;  ///< what the ids with exactly this key must add to the amounts of those above it
 };
 
 /// By halving, as the amounts from a key on fall as it rises.
@@ -255,6 +255,11 @@ __global__ void __launch_bounds__(kSampleThreads) sample(Task<T> task) {
   }
 }
 
+/// `count`, which is positive, or the next larger power of two: buffers double when they grow.
+std::int64_t power_of_two(std::int64_t count) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+}
+
 template <typename T>
 std::int32_t id_or_error(std::uint64_t found, std::int64_t vocab) {
   if (key_in(found) <= Keys<T>::kMinusInfinity) refuse_logits(static_cast<std::size_t>(vocab));
@@ -264,6 +269,11 @@ std::int32_t id_or_error(std::uint64_t found, std::int64_t vocab) {
 }
 
 }  // namespace
+
+std::int64_t PickIds::most_bytes(std::int64_t vocab, std::int64_t picks) {
+  return power_of_two(std::min(picks, kMostSampling)) * vocab *
+         static_cast<std::int64_t>(sizeof(std::uint64_t));
+}
 
 std::vector<std::int32_t> PickIds::operator()(DType dtype, const void* logits, std::int64_t stride,
                                               std::int64_t vocab, std::span<const Pick> picks,
@@ -280,12 +290,12 @@ std::vector<std::int32_t> PickIds::operator()(DType dtype, const void* logits, s
   const std::int64_t blocks = sampling ? std::min(count, kMostSampling) : 0;
 
   constexpr const char* what = "picking token ids";
-  if (count > found_here_.size()) {
-    const auto room = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+  if (count > found_.size()) {
+    const std::int64_t room = power_of_two(count);
     found_here_ = PinnedBuffer<std::uint64_t>(room, what);
-    found_.reserve(room, what);
+    found_.reserve(room, what);  // last: its size says that both have grown
   }
-  weights_.reserve(blocks * vocab, what);
+  if (sampling) weights_.reserve(power_of_two(blocks) * vocab, what);
   const std::size_t found_bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
   check(cudaMemsetAsync(found_.data(), 0, found_bytes, stream), what);
 

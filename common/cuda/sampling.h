@@ -16,7 +16,7 @@
 namespace kvcache::cuda {
 
 /// Makes the picks of a pass. Its buffers stay where they are as long as they need not grow; with sampled
-/// picks they take 8 bytes per id of the vocabulary for each of up to 128.
+/// picks they take most_bytes(): 8 bytes per id of the vocabulary for each of up to 128.
 class PickIds {
  public:
   /// Lets each pick's sampler choose an id from its row. The host waits for `stream`, once.
@@ -27,6 +27,9 @@ class PickIds {
   ///   has not enough memory.
   std::vector<std::int32_t> operator()(DType dtype, const void* logits, std::int64_t stride,
                                        std::int64_t vocab, std::span<const Pick> picks, cudaStream_t stream);
+
+  /// The GPU's memory, in bytes, that sampling `picks` ids of a vocabulary takes at most.
+  static std::int64_t most_bytes(std::int64_t vocab, std::int64_t picks);
 
  private:
   Upload<std::int64_t> rows_;               // [picks]

@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
+#include <memory>
 #include <random>
 
 #include "common/error.h"
@@ -51,16 +53,22 @@ std::string read_all(int descriptor) {
   return text;
 }
 
-/// What `program` prints on stdout. @throws RunError unless it exits with 0.
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+/// What `program` prints on stdout. @throws RunError with what it says on stderr unless it exits with 0.
 std::string output_of(const std::filesystem::path& program, const std::vector<std::string>& arguments) {
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) throw RunError("no pipe to read a program's output from");
+  const std::unique_ptr<std::FILE, CloseFile> errors(std::tmpfile());
+  if (!errors || pipe(pipe_ends) != 0) throw RunError("no pipe or file to read a program's output from");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, fileno(errors.get()), STDERR_FILENO);
   posix_spawn_file_actions_addclose(&actions, pipe_ends[0]);
   pid_t child = 0;
   const int failure = posix_spawn(&child, program.c_str(), &actions, nullptr, argv.data(), environ);
@@ -69,8 +77,13 @@ std::string output_of(const std::filesystem::path& program, const std::vector<st
   std::string text = failure == 0 ? read_all(pipe_ends[0]) : "";
   close(pipe_ends[0]);
   int status = 0;
-  if (failure != 0 || waitpid(child, &status, 0) != child || status != 0)
-    throw RunError(fmt::format("{} did not run to its end; build it, then try again", program.string()));
+  if (failure != 0 || waitpid(child, &status, 0) != child)
+    throw RunError(fmt::format("{} cannot be run; build it, then try again", program.string()));
+  if (status != 0) {
+    lseek(fileno(errors.get()), 0, SEEK_SET);
+    const std::string said = read_all(fileno(errors.get()));
+    throw RunError(fmt::format("{}: {}", program.filename().string(), said.substr(0, said.find('\n'))));
+  }
   return text;
 }
 

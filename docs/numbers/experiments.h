@@ -15,7 +15,7 @@ namespace kvcache {
 std::filesystem::path folder_of_programs();
 
 /// The report of build/bin/`step` with `arguments` and --json.
-/// @throws RunError if the program fails; what it says goes to stderr.
+/// @throws RunError if the program fails, with what it says.
 nlohmann::json report_of_step(const std::string& step, std::vector<std::string> arguments);
 
 /// Requests that run together, and the room that step 2 reserves for each.
