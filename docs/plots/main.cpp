@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     const Device device = name == "cuda" ? Device::cuda : Device::cpu;
     const TimingPlan plan = timing_plan(device);
     Program program = load_for_timing(plan, device);
-    const TimeCurves times = measure(program, plan);
+    const TimeCurves times = time_curves(program, plan);
     fmt::print("{}\n", record_json(this_machine(program, plan), memory_curves(), times).dump());
     return 0;
   });

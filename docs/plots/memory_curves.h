@@ -31,7 +31,7 @@ struct GrowthCurves {
   MemoryCurve flat, paged;
 };
 /// Llama 3 8B in bf16 (131,072 bytes per token), a reservation of 8,192 positions, blocks of 16. Every token
-/// up to 64, then every 64th.
+/// up to 64, then every 64th, and the article's 200.
 GrowthCurves one_sequence_grows();
 
 /// A request of a trace: it arrives, is prefilled, gets a token in every pass, and leaves.
@@ -55,7 +55,7 @@ std::int64_t most_at_once(std::span<const Visitor> visitors, std::int64_t passes
 struct TraceCurves {
   KvSizes sizes;
   std::int64_t requests = 0, most_at_once = 0;  ///< step 2 has a reservation for each of the most
-  std::vector<std::int64_t> pass;               ///< [moments]
+  std::vector<std::int64_t> pass;               ///< [moments] every fourth
   MemoryCurve flat, paged, shared;              ///< steps 2, 3 and 4
 };
 /// 120 requests in 1,200 passes: prompts of 16 to 143 tokens, two in three of them behind one of two system

@@ -33,7 +33,7 @@ std::string cpu_name() {
   return "a CPU without a name";
 }
 
-std::string processor_of(const Program& program) {
+std::string processor_of([[maybe_unused]] const Program& program) {
 #ifdef WITH_CUDA
   if (program.gpu) return program.gpu->name();
 #endif

@@ -115,25 +115,30 @@ DecodeCurves measure_decode(Program& program, const TimingPlan& plan) {
   return curves;
 }
 
+/// ms from the beginning of a generation until each of its tokens.
+std::vector<double> arrivals(const Report& report) {
+  std::vector<double> times{report.sequences[0].ttft_ms};
+  for (const double pass_ms : report.timing.decode_pass_ms) times.push_back(times.back() + pass_ms);
+  return times;
+}
+
 GenerationCurves measure_generation(Program& program, const TimingPlan& plan) {
-  GenerationCurves curves{plan.prompt, {}, {}, {}, {}, {}};
-  for (std::int64_t tokens = 1; tokens <= plan.generated; ++tokens) curves.tokens.push_back(tokens);
-  const std::pair<Way, std::vector<double>*> ways[] = {{Way::no_cache, &curves.no_cache},
-                                                       {Way::flat, &curves.flat},
-                                                       {Way::paged, &curves.paged},
-                                                       {Way::shared, &curves.shared}};
+  GenerationCurves curves{plan.prompt, {1}, {}, {}, {}, {}};
+  for (std::int64_t tokens = 8; tokens <= plan.generated; tokens += 8) curves.tokens.push_back(tokens);
+  const std::pair<Way, Spread*> ways[] = {{Way::no_cache, &curves.no_cache},
+                                          {Way::flat, &curves.flat},
+                                          {Way::paged, &curves.paged},
+                                          {Way::shared, &curves.shared}};
   std::vector<Samples> samples(std::size(ways), Samples(curves.tokens.size()));
   for (std::int64_t turn = 0; turn < plan.turns; ++turn) {
     for (std::size_t way = 0; way < std::size(ways); ++way) {
-      const Report report =
-          run_in(ways[way].first, program, {made_up_request(program, plan.prompt, plan.generated, 0)});
-      double elapsed = report.sequences[0].ttft_ms;
-      samples[way].add(0, elapsed);
-      for (std::size_t pass = 0; pass + 1 < curves.tokens.size(); ++pass)
-        samples[way].add(pass + 1, elapsed += report.timing.decode_pass_ms[pass]);
+      const Request request = made_up_request(program, plan.prompt, plan.generated, 0);
+      const std::vector<double> times = arrivals(run_in(ways[way].first, program, {request}));
+      for (std::size_t point = 0; point < curves.tokens.size(); ++point)
+        samples[way].add(point, times[static_cast<std::size_t>(curves.tokens[point] - 1)]);
     }
   }
-  for (std::size_t way = 0; way < std::size(ways); ++way) *ways[way].second = samples[way].spread().median;
+  for (std::size_t way = 0; way < std::size(ways); ++way) *ways[way].second = samples[way].spread();
   return curves;
 }
 
@@ -176,17 +181,27 @@ BlockSizeTimes measure_block_sizes(Program& program, const TimingPlan& plan) {
 }  // namespace
 
 TimingPlan timing_plan(Device device) {
-  const std::vector<std::int64_t> block_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  TimingPlan plan{.weights = "fairytale",
+                  .turns = 5,
+                  .contexts = {128, 256, 512, 1024, 2048},
+                  .prompt = 64,
+                  .generated = 256,
+                  .prefixes = {64, 128, 256, 512, 1024, 2048},
+                  .own = 32,
+                  .block_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256},
+                  .sequences = 4,
+                  .context = 1024};
   if (device == Device::cuda) {
-    return {"qwen3-0.6b", 5,           {128, 256, 512, 1024, 2048, 4096, 8192},
-            64,           512,         {64, 128, 256, 512, 1024, 2048, 4096, 8192},
-            32,           block_sizes, 8,
-            2048};
+    plan.weights = "qwen3-0.6b";
+    for (const std::int64_t tokens : {4096, 8192}) {
+      plan.contexts.push_back(tokens);
+      plan.prefixes.push_back(tokens);
+    }
+    plan.generated = 512;
+    plan.sequences = 8;
+    plan.context = 2048;
   }
-  return {"fairytale", 5,           {128, 256, 512, 1024, 2048, 4096},
-          64,          512,         {64, 128, 256, 512, 1024, 2048, 4096},
-          32,          block_sizes, 4,
-          1024};
+  return plan;
 }
 
 Program load_for_timing(const TimingPlan& plan, Device device) {
@@ -196,7 +211,7 @@ Program load_for_timing(const TimingPlan& plan, Device device) {
   return load_program(Step::prefix_cache, std::move(options));
 }
 
-TimeCurves measure(Program& program, const TimingPlan& plan) {
+TimeCurves time_curves(Program& program, const TimingPlan& plan) {
   // Threads, caches and, on a GPU, kernels are ready after this.
   for (const Way way : {Way::no_cache, Way::flat, Way::gather, Way::paged, Way::shared})
     decode_ms(way, program, plan.sequences, plan.contexts.front());

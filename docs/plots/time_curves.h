@@ -17,7 +17,7 @@ struct TimingPlan {
   std::string weights;                     ///< a shape's name, as for --random-weights
   std::int64_t turns = 0;                  ///< at least 1
   std::vector<std::int64_t> contexts;      ///< tokens, of decode passes; each more than 16
-  std::int64_t prompt = 0, generated = 0;  ///< tokens of the generation that is timed as a whole
+  std::int64_t prompt = 0, generated = 0;  ///< tokens of the generation that is timed as a whole; 8 at least
   std::vector<std::int64_t> prefixes;      ///< tokens that two prompts begin with
   std::int64_t own = 0;                    ///< tokens of each prompt after the prefix
   std::vector<std::int64_t> block_sizes;
@@ -38,11 +38,11 @@ struct DecodeCurves {
   Spread no_cache, flat, gather, paged, shared;
 };
 
-/// ms since a generation began until its first, second, ... token.
+/// ms since a generation began until its first token and every eighth.
 struct GenerationCurves {
-  std::int64_t prompt = 0;                            ///< tokens
-  std::vector<std::int64_t> tokens;                   ///< [points] generated so far
-  std::vector<double> no_cache, flat, paged, shared;  ///< [points] medians of the turns
+  std::int64_t prompt = 0;           ///< tokens
+  std::vector<std::int64_t> tokens;  ///< [points] generated so far
+  Spread no_cache, flat, paged, shared;
 };
 
 /// ms to the first token of two prompts with one beginning, one after the other in step 4: the first finds
@@ -67,10 +67,10 @@ struct TimeCurves {
   BlockSizeTimes block_sizes;
 };
 
-/// Loads the plan's model on `device` in its default type, for measure().
+/// Loads the plan's model on `device` in its default type, for time_curves().
 /// @throws RunError when there is no such device.
 Program load_for_timing(const TimingPlan& plan, Device device);
 /// Runs everything. `program` is from load_for_timing(); its requests and options are the measurement's.
-TimeCurves measure(Program& program, const TimingPlan& plan);
+TimeCurves time_curves(Program& program, const TimingPlan& plan);
 
 }  // namespace kvcache
