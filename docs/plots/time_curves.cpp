@@ -105,8 +105,8 @@ DecodeCurves measure_decode(Program& program, const TimingPlan& plan) {
                                           {Way::paged, &curves.paged},
                                           {Way::shared, &curves.shared}};
   std::vector<Samples> samples(std::size(ways), Samples(plan.contexts.size()));
-  for (std::size_t point = 0; point < plan.contexts.size(); ++point) {
-    for (std::int64_t turn = 0; turn < plan.turns; ++turn) {
+  for (std::int64_t turn = 0; turn < plan.turns; ++turn) {
+    for (std::size_t point = 0; point < plan.contexts.size(); ++point) {
       for (std::size_t way = 0; way < std::size(ways); ++way)
         samples[way].add(point, decode_ms(ways[way].first, program, 1, plan.contexts[point]));
     }
@@ -145,9 +145,9 @@ GenerationCurves measure_generation(Program& program, const TimingPlan& plan) {
 FirstTokenCurves measure_first_token(Program& program, const TimingPlan& plan) {
   FirstTokenCurves curves{plan.own, plan.prefixes, {}, {}, {}};
   Samples cold(plan.prefixes.size()), warm(plan.prefixes.size());
-  for (std::size_t point = 0; point < plan.prefixes.size(); ++point) {
-    const std::int64_t prefix = plan.prefixes[point];
-    for (std::int64_t turn = 0; turn < plan.turns; ++turn) {
+  for (std::int64_t turn = 0; turn < plan.turns; ++turn) {
+    for (std::size_t point = 0; point < plan.prefixes.size(); ++point) {
+      const std::int64_t prefix = plan.prefixes[point];
       const Report report = run_in(Way::shared, program,
                                    {made_up_request(program, prefix + plan.own, 1, 0, prefix),
                                     made_up_request(program, prefix + plan.own, 1, 1, prefix)});

@@ -11,8 +11,8 @@
 
 namespace kvcache {
 
-/// What to measure. Everything is measured in turns: each turn goes once over all ways of doing the same, so
-/// that what slows the machine down for a while does not meet one of them alone.
+/// What to measure. Everything is measured in turns: each turn goes once over all points and all ways of
+/// doing the same, so that what slows the machine down for a while spoils a turn and not a curve.
 struct TimingPlan {
   std::string weights;                     ///< a shape's name, as for --random-weights
   std::int64_t turns = 0;                  ///< at least 1
