@@ -268,8 +268,15 @@ TEST_F(Pictures, ADamagedRecordIsRefusedInOneLine) {
 
 TEST_F(Pictures, WithoutARecordThereIsOneLine) {
   expect_refusal(python_, {kPlots / "draw.py"}, 2, {"record"});
-  expect_refusal(python_, {kPlots / "draw.py", "--help-me"}, 2, {"record"});
+  expect_refusal(python_, {kPlots / "draw.py", "--help-me"}, 2, {"--help-me", "record"});
   expect_refusal(python_, {kPlots / "draw.py", "/no/such/record.json"}, 2, {"/no/such/record.json"});
+}
+
+TEST_F(Pictures, OneThatCannotBeWrittenIsAFailureInOneLine) {
+  write_file(folder_ / "record.json", record().dump());
+  std::filesystem::create_directory(svg("generation"));
+  expect_refusal(python_, {kPlots / "draw.py", folder_ / "record.json"}, 1, {"generation.svg"});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "generation.new"));
 }
 
 /// The folders of docs/plots that hold a record and its pictures.

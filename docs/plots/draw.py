@@ -272,7 +272,7 @@ def one_sequence(figure: Figure, record: dict) -> Words:
     inset.set_ylim(0, None)
     inset.set_xticks([0, 16, 32, 48, 64])
     inset.tick_params(labelsize=8)
-    inset.set_title("the first tokens; MB", fontsize=8.5, loc="left", color=INK)
+    inset.set_title("first tokens, MB; shaded: empty", fontsize=8, loc="left", color=INK)
     sizes = growth["sizes"]
     at = min(range(len(tokens)), key=lambda moment: abs(tokens[moment] - 200))
     most = max(reserved - filled for reserved, filled in zip(paged, used)) // sizes["bytes_per_token"]
@@ -449,7 +449,7 @@ def refuse(message: str, code: int) -> NoReturn:
 
 def main(paths: "list[str]") -> None:
     if not paths or paths[0].startswith("-"):
-        refuse("draw.py takes the paths of records that plot_data has written", 2)
+        refuse(f"'{' '.join(paths[:1])}' is no record; give the paths of records that plot_data has written", 2)
     pictures: "dict[Path, str]" = {}
     for path in map(Path, paths):
         try:
@@ -458,13 +458,14 @@ def main(paths: "list[str]") -> None:
             refuse(f"{path}: {damage}; plot_data writes records", 2)
         for name, picture, is_measured in PICTURES:
             pictures[path.parent / f"{name}.svg"] = draw(record, picture, is_measured)
-    try:
-        for path, text in pictures.items():  # all are drawn; each is put in its place whole
-            new = path.with_suffix(".new")
+    for path, text in pictures.items():  # all are drawn; each is put in its place whole
+        new = path.with_suffix(".new")
+        try:
             new.write_text(text, encoding="utf-8")
             os.replace(new, path)
-    except OSError as error:
-        refuse(f"{error.filename}: {error.strerror}", 1)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            refuse(f"{path} cannot be written: {error.strerror}", 1)
 
 
 if __name__ == "__main__":
