@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+"""Draws the pictures of a record that build/bin/plot_data has written, as SVG files beside the record.
+
+    draw.py RECORD...
+
+`./steps plots` calls it. Eight pictures, one function each; what they show of time is what the record's machine measured,
+what they show of memory is the same in every record. The same record gives the same bytes with the same matplotlib. The
+pictures follow the reader's choice of light or dark.
+"""
+
+import html
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, NoReturn
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("error: no matplotlib for this Python; install the package python3-matplotlib")
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator  # noqa: E402
+
+
+# ---- the record ----
+
+SPREAD = ["median", "least", "most"]
+
+# Where lists stand in a record: the place, the name of the list that the others go along with, and those others.
+LISTS = [
+    ("memory.growth", "tokens", ["flat.reserved", "flat.used", "paged.reserved", "paged.used"]),
+    ("memory.trace", "pass", [f"{way}.{part}" for way in ("flat", "paged", "shared") for part in ("reserved", "used")]),
+    ("memory.budget", "length", ["flat", "paged", "shared"]),
+    ("memory.block_sizes", "block_size", ["waste"]),
+    ("times.decode", "context", [f"{way}.{part}" for way in ("no_cache", "flat", "gather", "paged", "shared") for part in SPREAD]),
+    ("times.generation", "tokens",
+     [f"{way}.{part}" for way in ("no_cache", "flat", "paged", "shared") for part in SPREAD]),
+    ("times.first_token", "prefix", ["cached"] + [f"{run}.{part}" for run in ("cold", "warm") for part in SPREAD]),
+    ("times.block_sizes", "block_size", [f"{what}.{part}" for what in ("ms", "ratio") for part in SPREAD]),
+]
+NUMBERS = [
+    "machine.threads", "memory.growth.sizes.bytes_per_token", "memory.growth.sizes.max_seq_len",
+    "memory.growth.sizes.block_size", "memory.trace.requests",
+    "memory.trace.most_at_once", "memory.budget.budget_bytes",
+    "memory.budget.sizes.max_seq_len", "memory.budget.sizes.block_size", "memory.block_sizes.sequences",
+    "times.generation.prompt", "times.first_token.own", "times.block_sizes.sequences", "times.block_sizes.context",
+]
+TEXTS = ["machine.date", "machine.device", "machine.processor", "machine.weights", "machine.dtype"]
+
+
+class DamagedRecord(Exception):
+    """What is wrong with a record, in one line."""
+
+
+def find(record: dict, place: str):
+    """What stands at "times.decode.flat"."""
+    value = record
+    for key in place.split("."):
+        if not isinstance(value, dict) or key not in value:
+            raise DamagedRecord(f"{place} is missing")
+        value = value[key]
+    return value
+
+
+def is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15  # nor NaN
+
+
+def check(record: dict) -> None:
+    """Raises DamagedRecord unless everything is there that the pictures need, in lists of equal lengths."""
+    if find(record, "schema") != 1:
+        raise DamagedRecord("schema must be 1")
+    for place in NUMBERS:
+        if not is_number(find(record, place)):
+            raise DamagedRecord(f"{place} must be a number")
+    for place in TEXTS:
+        text = find(record, place)
+        if not isinstance(text, str) or not text.isprintable():
+            raise DamagedRecord(f"{place} must be a text")
+    for place, along, others in LISTS:
+        length = None
+        for name in [along] + others:
+            numbers = find(record, f"{place}.{name}")
+            if not isinstance(numbers, list) or len(numbers) < 2 or not all(map(is_number, numbers)):
+                raise DamagedRecord(f"{place}.{name} must be a list of two or more numbers")
+            if name == along:
+                length = len(numbers)
+                if any(after <= before for before, after in zip(numbers, numbers[1:])):
+                    raise DamagedRecord(f"{place}.{name} must increase")
+            if len(numbers) != length:
+                raise DamagedRecord(f"{place}.{name} must have {length} numbers as {along} has, not {len(numbers)}")
+            if place.startswith("times.") and name != "cached" and min(numbers) <= 0:
+                raise DamagedRecord(f"{place}.{name} must be greater than 0")
+
+
+def read_record(path: Path) -> dict:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DamagedRecord(error.strerror) from None
+    except (ValueError, RecursionError):  # of JSON, or of UTF-8
+        raise DamagedRecord("it is not JSON") from None
+    check(record)
+    return record
+
+
+# ---- how pictures look ----
+
+@dataclass(frozen=True)
+class Look:
+    """A curve's name, its colour (Okabe and Ito's, which colour-blind readers can tell apart), marker and line."""
+    name: str
+    colour: str
+    marker: str
+    line: object
+
+
+NO_CACHE = Look("step 1, no cache", "#d55e00", "s", "-")
+FLAT = Look("step 2, flat", "#0072b2", "o", "--")
+PAGED = Look("step 3, paged", "#009e73", "^", "-.")
+SHARED = Look("step 4, prefix cache", "#cc79a7", "D", ":")
+GATHER = Look("step 3, gather first", "#e69f00", "v", (0, (6, 1.5)))
+STEPS = [("no_cache", NO_CACHE), ("flat", FLAT), ("paged", PAGED), ("shared", SHARED)]
+
+PAPER, INK, SOFT, FAINT = "#ffffff", "#1b1b1b", "#595959", "#dcdcdc"
+IN_THE_DARK = {PAPER: "#0d1117", INK: "#e6e6e6", SOFT: "#a3abb5", FAINT: "#30363d", FLAT.colour: "#56b4e9"}
+
+SETTINGS = {
+    "svg.fonttype": "none", "svg.hashsalt": "kvcache", "text.parse_math": False, "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "figure.facecolor": PAPER, "axes.facecolor": PAPER,
+    "axes.edgecolor": SOFT, "axes.labelcolor": INK, "text.color": INK, "xtick.color": SOFT, "ytick.color": SOFT,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT, "grid.linewidth": 0.7, "axes.grid": True,
+    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 2,
+    "lines.markersize": 6,
+}
+
+
+def style_sheet() -> str:
+    """Colours for readers who prefer dark pages. Whatever does not know such rules shows the light ones."""
+    rules = "".join(f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
+                    for light, dark in IN_THE_DARK.items() for what in ("fill", "stroke"))
+    return f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style>'
+
+
+def short(number: float) -> str:
+    """Three significant digits, thousands set apart."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def ms(number: float) -> str:
+    return f"{short(number)} ms" if number < 1000 else f"{short(number / 1000)} s"
+
+
+def label_axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def doubling(axes: Axes, points: list) -> None:
+    """An x axis on which doubling is one step, with the points as its ticks."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(points))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def in_plain_numbers(axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def in_ratios(axes: Axes) -> None:
+    """A y axis on which equal ratios are equal distances."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    in_plain_numbers(axes.yaxis)
+
+
+def curve(axes: Axes, x: list, y: list, look: Look, spread: "dict | None" = None, markers: "int | None" = 1) -> None:
+    """A line with a marker at every `markers`-th point; a spread is a band from the least to the most of all turns."""
+    if spread:
+        axes.fill_between(x, spread["least"], spread["most"], color=look.colour, alpha=0.15, linewidth=0)
+    axes.plot(x, y, color=look.colour, linestyle=look.line, marker=look.marker if markers else None,
+              markevery=markers, clip_on=False)
+
+
+def measured(axes: Axes, x: list, series: dict, look: Look) -> None:
+    curve(axes, x, series["median"], look, series)
+
+
+def name_ends(axes: Axes, ends: "list[tuple[float, Look | str, str]]") -> None:
+    """Writes names to the right of where curves end, (height, look or name, colour), so that no two touch. Of
+    curves that end together, the first stands highest."""
+    gap = 15  # points between the middles of two names
+    heights = [axes.transData.transform((axes.get_xlim()[1], y))[1] for y, _, _ in ends]
+    order = sorted(range(len(ends)), key=lambda end: (heights[end], -end))
+    places = [heights[end] for end in order]
+    for _ in range(200):  # those too close push each other apart
+        for below in range(len(places) - 1):
+            missing = gap - (places[below + 1] - places[below])
+            if missing > 0:
+                places[below] -= missing / 2
+                places[below + 1] += missing / 2
+    box = axes.get_window_extent()
+    for end, place in zip(order, places):
+        y, name, colour = ends[end]
+        axes.annotate(name, xy=(1, y), xycoords=axes.get_yaxis_transform(), va="center", annotation_clip=False,
+                      xytext=(1.05, (place - box.y0) / box.height), textcoords="axes fraction",
+                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1, "shrinkA": 1, "shrinkB": 5,
+                                  "relpos": (0, 0.5)})
+
+
+def name_curves(axes: Axes, curves: "list[tuple[list, Look]]") -> None:
+    name_ends(axes, [(y[-1], look.name, look.colour) for y, look in curves])
+
+
+# ---- the pictures ----
+
+@dataclass(frozen=True)
+class Words:
+    """What a picture says besides its curves."""
+    title: str  # what is found
+    what: str   # what is drawn
+
+
+def with_and_without(figure: Figure, record: dict) -> Words:
+    decode = record["times"]["decode"]
+    axes = figure.add_subplot()
+    doubling(axes, decode["context"])
+    in_ratios(axes)
+    for key, look in STEPS:
+        measured(axes, decode["context"], decode[key], look)
+    label_axes(axes, "context, tokens", "ms per token")
+    axes.set_xlim(decode["context"][0], decode["context"][-1])
+    name_curves(axes, [(decode[key]["median"], look) for key, look in STEPS])
+    return Words(f"At {decode['context'][-1]:,} tokens the next one takes {ms(decode['no_cache']['median'][-1])} without a "
+                 f"cache, {ms(decode['flat']['median'][-1])} with one",
+                 "Time of a decode pass of one sequence against its context, in all four steps")
+
+
+def one_sequence(figure: Figure, record: dict) -> Words:
+    growth = record["memory"]["growth"]
+    tokens, flat, paged, used = (growth["tokens"], growth["flat"]["reserved"], growth["paged"]["reserved"],
+                                 growth["paged"]["used"])
+    axes = figure.add_subplot()
+    label_axes(axes, "tokens stored", "memory, GB")
+    in_gb = [[bytes_ / 1e9 for bytes_ in curve_] for curve_ in (flat, paged, used)]
+    axes.fill_between(tokens, in_gb[2], in_gb[0], color=FLAT.colour, alpha=0.12, linewidth=0)
+    curve(axes, tokens, in_gb[0], FLAT, markers=None)
+    curve(axes, tokens, in_gb[1], PAGED, markers=None)
+    axes.set_xlim(0, tokens[-1])
+    axes.set_ylim(0, in_gb[0][-1] * 1.08)
+    in_plain_numbers(axes.yaxis)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.text(0.25, 0.68, "reserved by step 2, and empty", transform=axes.transAxes, ha="left")
+    name_ends(axes, [(in_gb[0][-1], FLAT.name, FLAT.colour), (in_gb[1][-1], PAGED.name, PAGED.colour)])
+
+    first = [moment for moment, stored in enumerate(tokens) if stored <= 64]
+    inset = axes.inset_axes([0.61, 0.1, 0.37, 0.3])
+    in_mb = [[curve_[moment] / 1e6 for moment in first] for curve_ in (paged, used)]
+    start = [tokens[moment] for moment in first]
+    inset.fill_between(start, in_mb[1], in_mb[0], color=PAGED.colour, alpha=0.3, linewidth=0, step="pre")
+    inset.step(start, in_mb[0], color=PAGED.colour, where="pre", linewidth=1.5)
+    inset.plot(start, in_mb[1], color=INK, linewidth=1)
+    inset.set_xlim(0, start[-1])
+    inset.set_ylim(0, None)
+    inset.set_xticks([0, 16, 32, 48, 64])
+    inset.tick_params(labelsize=8)
+    inset.set_title("first tokens, MB; shaded: empty", fontsize=8, loc="left", color=INK)
+    sizes = growth["sizes"]
+    at = min(range(len(tokens)), key=lambda moment: abs(tokens[moment] - 200))
+    most = max(reserved - filled for reserved, filled in zip(paged, used)) // sizes["bytes_per_token"]
+    return Words(f"At {tokens[at]:,} tokens a reservation of {sizes['max_seq_len']:,} is {1 - used[at] / flat[at]:.1%} empty; "
+                 f"blocks waste {most} slots at most",
+                 f"Memory reserved for one sequence as it grows (Llama 3 8B, bf16; blocks of {sizes['block_size']})")
+
+
+def generation(figure: Figure, record: dict) -> Words:
+    times = record["times"]["generation"]
+    axes = figure.add_subplot()
+    label_axes(axes, "tokens generated", "seconds since the start")
+    curves = []
+    for key, look in STEPS:
+        seconds = {part: [elapsed / 1000 for elapsed in times[key][part]] for part in SPREAD}
+        curve(axes, times["tokens"], seconds["median"], look, seconds, markers=max(1, len(times["tokens"]) // 8))
+        curves.append((seconds["median"], look))
+    axes.set_xlim(0, times["tokens"][-1])
+    axes.set_ylim(0, None)
+    name_curves(axes, curves)
+    return Words(f"{times['tokens'][-1]:,} tokens take {ms(times['no_cache']['median'][-1])} without a cache and "
+                 f"{ms(times['flat']['median'][-1])} with one",
+                 f"Time of a whole generation after a prompt of {times['prompt']:,} tokens, in all four steps")
+
+
+def trace(figure: Figure, record: dict) -> Words:
+    times = record["memory"]["trace"]
+    axes = figure.add_subplot()
+    label_axes(axes, "decode pass", "memory, GB")
+    for key, look in STEPS[1:]:
+        reserved, used = ([bytes_ / 1e9 for bytes_ in times[key][part]] for part in ("reserved", "used"))
+        curve(axes, times["pass"], reserved, look, markers=len(reserved) // 8 + 1)
+        if key != "flat":  # step 2 stores what step 3 stores
+            axes.fill_between(times["pass"], 0, used, color=look.colour, alpha=0.2, linewidth=0)
+    axes.set_xlim(times["pass"][0], times["pass"][-1])
+    axes.set_ylim(0, None)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.text(0.4, 0.68, "reserved by step 2, and empty", transform=axes.transAxes)
+    name_curves(axes, [([times[key]["reserved"][-1] / 1e9], look) for key, look in STEPS[1:]])
+    most = {key: max(times[key]["reserved"]) / 1e9 for key, _ in STEPS[1:]}
+    return Words(f"Room for {times['most_at_once']} sequences: step 2 reserves {most['flat']:.2f} GB, step 3 at most "
+                 f"{most['paged']:.2f}, step 4 {most['shared']:.2f}",
+                 f"{times['requests']} requests come and go, two in three behind a system prompt (Llama 3 8B, bf16). Lines: "
+                 "reserved; areas: used")
+
+
+def budget(figure: Figure, record: dict) -> Words:
+    fits = record["memory"]["budget"]
+    axes = figure.add_subplot()
+    doubling(axes, fits["length"])
+    in_ratios(axes)
+    label_axes(axes, "tokens of each sequence", "sequences at once")
+    for key, look in STEPS[1:]:
+        curve(axes, fits["length"], fits[key], look)
+    axes.set_xlim(fits["length"][0], fits["length"][-1])
+    names = {"flat": FLAT.name, "paged": PAGED.name, "shared": "step 4, half shared"}
+    name_ends(axes, [(fits[key][-1], names[key], look.colour) for key, look in STEPS[1:]])
+    at = min(range(len(fits["length"])), key=lambda point: abs(fits["length"][point] - 200))
+    sizes = fits["sizes"]
+    return Words(f"At {fits['length'][at]:,} tokens, {fits['budget_bytes'] / 1e9:g} GB hold {fits['flat'][at]:,} sequences flat, "
+                 f"{fits['paged'][at]:,} paged, {fits['shared'][at]:,} if half is shared",
+                 f"Sequences of one length that fit (TinyLlama, f32; reservations of {sizes['max_seq_len']:,}, blocks of "
+                 f"{sizes['block_size']})")
+
+
+def first_token(figure: Figure, record: dict) -> Words:
+    times = record["times"]["first_token"]
+    axes = figure.add_subplot()
+    doubling(axes, times["prefix"])
+    in_ratios(axes)
+    label_axes(axes, "shared prefix, tokens", "ms to the first token")
+    cold, warm = Look("cold: nothing cached", "#0072b2", "o", "--"), Look("warm: prefix cached", "#cc79a7", "D", "-")
+    measured(axes, times["prefix"], times["cold"], cold)
+    measured(axes, times["prefix"], times["warm"], warm)
+    axes.set_xlim(times["prefix"][0], times["prefix"][-1])
+    name_curves(axes, [(times["cold"]["median"], cold), (times["warm"]["median"], warm)])
+    return Words(f"Behind {times['prefix'][-1]:,} tokens, the first answer comes after {ms(times['cold']['median'][-1])}, the "
+                 f"next after {ms(times['warm']['median'][-1])}",
+                 f"Time to first token of two prompts with one prefix and {times['own']} tokens of their own, in step 4")
+
+
+def block_sizes(figure: Figure, record: dict) -> Words:
+    waste, times = record["memory"]["block_sizes"], record["times"]["block_sizes"]
+    left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(right=0.97, wspace=0.28)
+    for axes in (left, right):
+        axes.tick_params(labelsize=9)
+    percent = [100 * share for share in waste["waste"]]
+    curve(left, waste["block_size"], percent, PAGED)
+    doubling(left, waste["block_size"])
+    left.set_ylim(0, None)
+    label_axes(left, "block size, tokens", "% of reserved memory that is empty")
+    measured(right, times["block_size"], times["ratio"], PAGED)
+    doubling(right, times["block_size"])
+    right.axhline(1, color=FLAT.colour, linestyle=FLAT.line)
+    right.set_ylim(0, max(times["ratio"]["most"]) * 1.1)
+    label_axes(right, "block size, tokens", "decode pass, relative to step 2")
+    wasted = percent[waste["block_size"].index(16)] if 16 in waste["block_size"] else percent[-1]
+    ratio = times["ratio"]["median"][times["block_size"].index(16) if 16 in times["block_size"] else -1]
+    return Words(f"Blocks of 16 leave {wasted:.1f}% empty; a pass takes {ratio:.2f} times step 2's",
+                 f"Left: {waste['sequences']} mixed requests. Right: {times['sequences']} sequences of {times['context']:,} "
+                 "tokens in step 3; dashed: step 2")
+
+
+def gather(figure: Figure, record: dict) -> Words:
+    decode = record["times"]["decode"]
+    axes = figure.add_subplot()
+    doubling(axes, decode["context"])
+    label_axes(axes, "context, tokens", "ms per decode pass")
+    in_place = Look("step 3, in place", PAGED.colour, PAGED.marker, PAGED.line)
+    curves = [("flat", FLAT), ("gather", GATHER), ("paged", in_place)]
+    for key, look in curves:
+        measured(axes, decode["context"], decode[key], look)
+    axes.set_xlim(decode["context"][0], decode["context"][-1])
+    axes.set_ylim(0, None)
+    name_curves(axes, [(decode[key]["median"], look) for key, look in curves])
+    flat, copied, read = (decode[key]["median"][-1] for key, _ in curves)
+    return Words(f"At {decode['context'][-1]:,} tokens, gathering K and V first costs {copied / flat - 1:+.0%}, reading blocks "
+                 f"in place {read / flat - 1:+.0%}",
+                 "Decode pass of one sequence: step 3 with --attention gather and paged, step 2 as the reference")
+
+
+MEASURED = True
+PICTURES: "list[tuple[str, Callable[[Figure, dict], Words], bool]]" = [
+    ("time_per_token", with_and_without, MEASURED),
+    ("one_sequence", one_sequence, not MEASURED),
+    ("generation", generation, MEASURED),
+    ("trace", trace, not MEASURED),
+    ("budget", budget, not MEASURED),
+    ("first_token", first_token, MEASURED),
+    ("block_sizes", block_sizes, MEASURED),
+    ("gather", gather, MEASURED),
+]
+
+
+def origin(record: dict, is_measured: bool) -> str:
+    """Whose numbers these are."""
+    if not is_measured:
+        return "From the accounts of the steps' own managers; the same on every machine"
+    machine = record["machine"]
+    threads = f", {machine['threads']} threads" if machine["device"] == "cpu" else ""
+    return (f"{machine['processor']}{threads}, {machine['date']}; random weights, shape {machine['weights']}, "
+            f"{machine['dtype']}. Lines: medians; bands: all turns")
+
+
+def write(figure: Figure, height: float, words: str, size: float, **looks) -> None:
+    """A line of text, smaller if it would not fit."""
+    text = figure.text(0.02, height, words, fontsize=size, **looks)
+    room = 0.96 * figure.bbox.width
+    text.set_fontsize(size * min(1, room / text.get_window_extent().width))
+
+
+def draw(record: dict, picture: Callable[[Figure, dict], Words], is_measured: bool) -> str:
+    """One picture as the text of an SVG file."""
+    figure = pyplot.figure(figsize=(8, 4.6), dpi=72)
+    figure.subplots_adjust(left=0.095, right=0.77, top=0.82, bottom=0.19)
+    words = picture(figure, record)
+    write(figure, 0.945, words.title, 11.5, fontweight="bold")
+    write(figure, 0.885, words.what, 9.5, color=SOFT)
+    write(figure, 0.03, origin(record, is_measured), 8, color=SOFT)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    described = (f'<title id="title">{html.escape(words.title)}</title>'
+                 f'<desc id="desc">{html.escape(words.what)}. {html.escape(origin(record, is_measured))}.</desc>')
+    head, body = file.getvalue().replace("'DejaVu Sans', ", "").split(">\n <metadata>", 1)
+    return f'{head} role="img" aria-labelledby="title desc">{described}{style_sheet()}\n <metadata>{body}'
+
+
+def refuse(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main(paths: "list[str]") -> None:
+    if not paths or paths[0].startswith("-"):
+        refuse(f"'{' '.join(paths[:1])}' is no record; give the paths of records that plot_data has written", 2)
+    pictures: "dict[Path, str]" = {}
+    for path in map(Path, paths):
+        try:
+            record = read_record(path)
+        except DamagedRecord as damage:
+            refuse(f"{path}: {damage}; plot_data writes records", 2)
+        for name, picture, is_measured in PICTURES:
+            pictures[path.parent / f"{name}.svg"] = draw(record, picture, is_measured)
+    for path, text in pictures.items():  # all are drawn; each is put in its place whole
+        new = path.with_suffix(".new")
+        try:
+            new.write_text(text, encoding="utf-8")
+            os.replace(new, path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            refuse(f"{path} cannot be written: {error.strerror}", 1)
+
+
+if __name__ == "__main__":
+    matplotlib.rcParams.update(SETTINGS)
+    main(sys.argv[1:])
