@@ -89,7 +89,7 @@ def read_page(root, name):
         else:
             comment = re.fullmatch(r"\s*<!-- (code|not run|times vary)(?:: (.+?))? -->\s*", line)
             marker = comment.groups("") if comment else ("", "")
-            prose[-1] = "" if comment else line
+            prose[-1] = line
     for block in blocks:
         block.lines = textwrap.dedent("\n".join(block.lines)).split("\n")
     return Page(name, root / name, blocks, "\n".join(prose))
