@@ -1,0 +1,22 @@
+/// @file
+/// Exercise 6, stated in exercise6_slot_runs.cpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvcache {
+
+/// Neighbouring slots that hold neighbouring positions: one copy moves them all.
+struct SlotRun {
+  std::int64_t first_slot = 0, tokens = 0;
+  bool operator==(const SlotRun&) const = default;
+};
+
+/// The slots of the positions [0, context) in order of position, in as few runs as can be.
+/// @param blocks  a sequence's block table, [at least ceil(context / block_size)]
+std::vector<SlotRun> slot_runs(std::span<const std::int32_t> blocks, std::int64_t block_size,
+                               std::int64_t context);
+
+}  // namespace kvcache
