@@ -1,6 +1,6 @@
 /// @file
-/// See prefix_caching_manager.h. Read `plan` first (look, count, take), then `commit`, which makes blocks
-/// findable.
+/// See prefix_caching_manager.h. Read `plan` first (look, take what is found, count, take the rest), then
+/// `commit`, which makes blocks findable.
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <algorithm>
@@ -11,6 +11,14 @@
 #include "step4_prefix_cache/block_hash.h"
 
 namespace kvcache {
+namespace {
+
+/// A lookup in a large pool waits for memory. The hashes of the next blocks do not depend on what it finds,
+/// so they are announced to the index while it waits: four blocks halve the time of a long prompt's lookup,
+/// more gain nothing, and where the first block is not found they were in vain.
+constexpr std::int64_t kHashesAhead = 4;
+
+}  // namespace
 
 PrefixCachingManager::PrefixCachingManager(const PagedShape& shape, SharingSettings settings)
     : shape_(shape),
@@ -42,11 +50,16 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
   if (!settings_.prefix_cache) return hits;
   // The last token is always computed: its K and V may be known, but the logits after it are not.
   const std::int64_t blocks = (static_cast<std::int64_t>(token_ids.size()) - 1) / shape_.block_size;
-  std::optional<std::uint64_t> parent_hash = root_hash_;
+  std::vector<std::uint64_t> hashes;  // of the blocks looked up, and of some ahead
   std::uint64_t parent = 0;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const std::span<const std::int32_t> tokens = tokens_of_block(token_ids, block);
-    const std::uint64_t hash = hash_of(parent_hash, tokens);
+    while (std::ssize(hashes) < std::min(block + kHashesAhead, blocks)) {
+      hashes.push_back(hash_of(hashes.empty() ? root_hash_ : hashes.back(),
+                               tokens_of_block(token_ids, std::ssize(hashes))));
+      index_.prefetch(hashes.back());
+    }
+    const std::uint64_t hash = hashes[static_cast<std::size_t>(block)];
     if (const auto found = index_.find(hash, parent, tokens); found && hits.host_slots.empty()) {
       hits.blocks.push_back(*found);
       parent = index_.content(*found).identity;
@@ -56,7 +69,6 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
     } else {
       break;
     }
-    parent_hash = hash;
     hits.tokens += shape_.block_size;
   }
   return hits;
@@ -88,21 +100,27 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
     hits[n] = find_prefix(work[n].token_ids);
     admits = true;
   }
-  // Count: a refusal has nothing to undo.
+  // Take the hits: what has a reference is not in the queue, so no allocation below can evict it.
+  for (const Hits& found : hits) {
+    for (const std::int32_t block : found.blocks) acquire(block);
+    for (const std::int32_t slot : found.host_slots) host_.set_aside(slot);
+  }
+  // Count what else is needed.
   const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U);
   const std::int64_t kept_free = admits && beside_others ? watermark_ : 0;
-  if (demand(work, hits) + kept_free > queue_.size()) return std::nullopt;
+  if (demand(work, hits) + kept_free > queue_.size()) {
+    give_back();
+    return std::nullopt;
+  }
 
-  // Take, all hits first: what has a reference is not in the queue, so no allocation below can evict it.
+  // Take the rest.
   PassPlan plan;
   pending_.counters = counters_;
-  for (std::size_t n = 0; n < work.size(); ++n) {
-    const bool is_new = !sequences_.contains(work[n].sequence);
-    const Sequence& sequence = sequences_[work[n].sequence];
+  for (const Work& wanted : work) {
+    const bool is_new = !sequences_.contains(wanted.sequence);
+    const Sequence& sequence = sequences_[wanted.sequence];
     pending_.changes.push_back(
         {is_new, sequence.blocks.size(), sequence.blocks.empty() ? -1 : sequence.blocks.back()});
-    for (const std::int32_t block : hits[n].blocks) acquire(block);
-    for (const std::int32_t slot : hits[n].host_slots) host_.set_aside(slot);
   }
   std::vector<const std::vector<std::int32_t>*> tables;
   for (std::size_t n = 0; n < work.size(); ++n) {
@@ -128,10 +146,9 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   return plan;
 }
 
-/// Blocks that must leave the queue for `work`, where the new sequences have found `hits`.
+/// Blocks that must leave the queue for `work`, where the new sequences have taken `hits` already.
 std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<const Hits> hits) const {
   std::int64_t blocks = 0;
-  std::unordered_set<std::int32_t> revived;                // hits without a reference are in the queue too
   std::unordered_map<std::int32_t, std::int32_t> writers;  // to each block that is held already
   for (std::size_t n = 0; n < work.size(); ++n) {
     const auto known = sequences_.find(work[n].sequence);
@@ -139,9 +156,6 @@ std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<
     const std::vector<std::int32_t>& held = is_new ? hits[n].blocks : known->second.blocks;
     blocks += shape_.blocks_for(std::ssize(work[n].token_ids)) - std::ssize(held);
     if (is_new) {
-      for (const std::int32_t block : held) {
-        if (reference_count(block) == 0) revived.insert(block);
-      }
       if (hits[n].tokens % shape_.block_size != 0)
         ++blocks;  // the tail of the pinned prefix, which keeps its own
     } else if (std::min(known->second.length, std::ssize(work[n].token_ids) - 1) / shape_.block_size <
@@ -151,7 +165,7 @@ std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<
   }
   // Of those who share a block all but the last holder copy it before they write.
   for (const auto& [block, count] : writers) blocks += std::min(count, reference_count(block) - 1);
-  return blocks + static_cast<std::int64_t>(revived.size());
+  return blocks;
 }
 
 void PrefixCachingManager::acquire(std::int32_t block) {
@@ -272,6 +286,11 @@ void PrefixCachingManager::abort(const PassPlan& plan) {
     sequence.blocks.resize(change.blocks_before);
     sequence.blocks.back() = change.tail_before;
   }
+  give_back();
+}
+
+/// Of an outstanding plan, undoes what happened to blocks and to slots of the host tier.
+void PrefixCachingManager::give_back() {
   for (const std::int32_t block : pending_.acquired) --references_[static_cast<std::size_t>(block)];
   for (const std::int32_t block : pending_.released) ++references_[static_cast<std::size_t>(block)];
   for (auto block = pending_.unqueued.rbegin(); block != pending_.unqueued.rend(); ++block)

@@ -97,9 +97,10 @@ class PrefixCachingManager final : public KvManager {
   void make_tail_writable(Sequence& sequence, std::int64_t first, PassPlan& plan);
   void swap_out_evicted(PassPlan& plan);
 
-  // Parts of `commit` and `free`.
+  // Parts of `commit`, `abort` and `free`.
   void settle_moves(const PassPlan& plan);
   void publish(const Sequence& sequence, std::int64_t first_block);
+  void give_back();
   void release(std::int32_t block);
 
   /// What the outstanding plan has changed: `abort` undoes it, `commit` makes it final.

@@ -3,26 +3,32 @@
 #include "step4_prefix_cache/prefix_index.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace kvcache {
 
 PrefixIndex::PrefixIndex(std::int64_t total, std::int64_t block_size)
     : block_size_(block_size),
-      contents_(static_cast<std::size_t>(total)),
+      first_(std::bit_ceil(static_cast<std::size_t>(2 * total)), kNone),
+      entries_(static_cast<std::size_t>(total)),
       token_ids_(static_cast<std::size_t>(total * block_size)) {}
 
 void PrefixIndex::insert(std::int32_t block, const BlockContent& content,
                          std::span<const std::int32_t> token_ids) {
-  contents_[static_cast<std::size_t>(block)] = content;
+  std::int32_t& first = first_[bucket(content.hash)];
+  entries_[static_cast<std::size_t>(block)] = {content, first};
+  first = block;
   std::copy(token_ids.begin(), token_ids.end(), token_ids_.begin() + block * block_size_);
-  by_hash_.emplace(content.hash, block);
+  ++size_;
 }
 
 void PrefixIndex::erase(std::int32_t block) {
-  BlockContent& content = contents_[static_cast<std::size_t>(block)];
-  const auto [first, last] = by_hash_.equal_range(content.hash);
-  by_hash_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block; }));
-  content = BlockContent{};
+  Entry& entry = entries_[static_cast<std::size_t>(block)];
+  std::int32_t* link = &first_[bucket(entry.content.hash)];
+  while (*link != block) link = &entries_[static_cast<std::size_t>(*link)].next;
+  *link = entry.next;
+  entry = Entry{};
+  --size_;
 }
 
 std::span<const std::int32_t> PrefixIndex::token_ids(std::int32_t block) const {
@@ -32,12 +38,21 @@ std::span<const std::int32_t> PrefixIndex::token_ids(std::int32_t block) const {
 
 std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t parent,
                                               std::span<const std::int32_t> wanted) const {
-  const auto [first, last] = by_hash_.equal_range(hash);
-  for (auto entry = first; entry != last; ++entry) {
-    const std::int32_t block = entry->second;
-    if (content(block).parent == parent && std::ranges::equal(token_ids(block), wanted)) return block;
+  for (std::int32_t block = first_[bucket(hash)]; block != kNone;
+       block = entries_[static_cast<std::size_t>(block)].next) {
+    if (content(block).hash == hash && content(block).parent == parent &&
+        std::ranges::equal(token_ids(block), wanted)) {
+      return block;
+    }
   }
   return std::nullopt;
+}
+
+void PrefixIndex::prefetch(std::uint64_t hash) const {
+  const std::int32_t block = first_[bucket(hash)];
+  if (block == kNone) return;
+  __builtin_prefetch(&entries_[static_cast<std::size_t>(block)]);
+  __builtin_prefetch(token_ids(block).data());
 }
 
 }  // namespace kvcache

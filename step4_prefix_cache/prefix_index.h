@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace kvcache {
@@ -20,6 +19,9 @@ struct BlockContent {
 };
 
 /// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
+///
+/// A hash table over [0, total) that never grows nor allocates: a bucket names its first block, each block
+/// the next one, so what is looked at in a pool of a million blocks is the bucket and the block.
 class PrefixIndex {
  public:
   PrefixIndex(std::int64_t total, std::int64_t block_size);
@@ -30,22 +32,34 @@ class PrefixIndex {
   /// Removes exactly this block's entry; others of the same hash stay.
   void erase(std::int32_t block);
 
-  bool contains(std::int32_t block) const { return contents_[static_cast<std::size_t>(block)].identity != 0; }
-  const BlockContent& content(std::int32_t block) const { return contents_[static_cast<std::size_t>(block)]; }
+  bool contains(std::int32_t block) const { return content(block).identity != 0; }
+  const BlockContent& content(std::int32_t block) const {
+    return entries_[static_cast<std::size_t>(block)].content;
+  }
   std::span<const std::int32_t> token_ids(std::int32_t block) const;  ///< [block_size]
 
   /// A block with this parent and these tokens. The hash only says where to look; parent and tokens are
   /// compared.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const;
+  /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
+  void prefetch(std::uint64_t hash) const;
 
-  std::int64_t size() const { return static_cast<std::int64_t>(by_hash_.size()); }
+  std::int64_t size() const { return size_; }
 
  private:
+  static constexpr std::int32_t kNone = -1;
+  struct Entry {
+    BlockContent content;       // identity 0: not findable
+    std::int32_t next = kNone;  // another findable block of the same bucket
+  };
+  std::size_t bucket(std::uint64_t hash) const { return hash & (first_.size() - 1); }
+
   std::int64_t block_size_;
-  std::vector<BlockContent> contents_;   // [total]; identity 0: not findable
+  std::vector<std::int32_t> first_;  // [buckets], a power of two, at least 2 * total: most blocks are alone
+  std::vector<Entry> entries_;       // [total]
   std::vector<std::int32_t> token_ids_;  // [total, block_size]
-  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash_;
+  std::int64_t size_ = 0;
 };
 
 }  // namespace kvcache

@@ -139,6 +139,20 @@ TEST(CopyOnWrite, WritersOfOnePassAreAllButOneCountedAndCopied) {
   }
 }
 
+TEST(CopyOnWrite, AWriterIsCountedWhoseBlockIsSharedOnlyByAHitOfTheSamePass) {
+  // 0 computes its last token again, in a block that 1 finds: one copy, and one block for what 1 adds.
+  for (const std::int64_t spare : {1, 2}) {
+    CacheInPlay cache(1 + spare, 4);
+    const Tokens block = unlike_ids(1, 4);
+    cache.store(0, block);
+    const std::optional<PassPlan> plan = cache.pass({{0, block}, {1, joined(block, {5})}});
+    EXPECT_EQ(plan.has_value(), spare == 2);
+    if (plan) {
+      EXPECT_EQ(plan->copies.size(), 1U);
+    }
+  }
+}
+
 TEST(CopyOnWrite, WithNothingNewTheLastTokenIsComputedOnceMoreInABlockOfItsOwn) {
   for (const std::int64_t block_size : {1, 3, 4}) {
     for (const std::int32_t length : {4, 5, 8, 12}) {

@@ -2,17 +2,17 @@
 /// See memory_rate.h.
 #include "common/bench/memory_rate.h"
 
+#include "common/bench/cpu_limits.h"
+#ifdef WITH_CUDA
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
-#include "common/cpu/vec16.h"
-#ifdef WITH_CUDA
 #include "common/bench/read_sweep.h"
 #include "common/cuda/memory.h"
 #endif
 
 namespace kvcache {
+#ifdef WITH_CUDA
 namespace {
 
 constexpr int kSweeps = 5;
@@ -29,30 +29,6 @@ double fastest(const Call& call) {
   return best;
 }
 
-/// Reads all numbers with vector loads, four at a time.
-float sum_of(const float* numbers, std::int64_t count) {
-  Vec16 sums[4] = {Vec16::all(0), Vec16::all(0), Vec16::all(0), Vec16::all(0)};
-  for (std::int64_t at = 0; at + 64 <= count; at += 64) {
-    for (int n = 0; n < 4; ++n) sums[n] = sums[n] + Vec16::load(numbers + at + 16 * n);
-  }
-  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-double cpu_rate(ThreadPool& pool) {
-  constexpr std::int64_t kNumbers =
-      (std::int64_t{512} << 20) / 4;  // more than the last-level caches of servers
-  constexpr std::int64_t kPiece = 1 << 18;
-  const std::vector<float> numbers(kNumbers, 1.0F);
-  std::vector<float> sums(kNumbers / kPiece);
-  const double time = fastest([&] {
-    pool.run(std::ssize(sums), [&](std::int64_t piece) {
-      sums[static_cast<std::size_t>(piece)] = sum_of(numbers.data() + piece * kPiece, kPiece);
-    });
-  });
-  return kNumbers * 4 / time;
-}
-
-#ifdef WITH_CUDA
 double gpu_rate(const cuda::Device& device) {
   constexpr std::int64_t kBytes = std::int64_t{1} << 30;
   const cuda::DeviceBuffer<std::byte> data(kBytes, "the measurement of the memory rate");
@@ -64,15 +40,15 @@ double gpu_rate(const cuda::Device& device) {
            device.synchronize();
          });
 }
-#endif
 
 }  // namespace
+#endif
 
 double memory_read_rate(const Program& program) {
 #ifdef WITH_CUDA
   if (program.gpu) return gpu_rate(*program.gpu);
 #endif
-  return cpu_rate(*program.pool);
+  return cpu_read_rate(*program.pool);
 }
 
 }  // namespace kvcache

@@ -54,9 +54,11 @@ struct PassPlan {
 
   /// Gives the rows of the sequence added last their slots: block_id * block_size + offset, in 64 bits.
   void add_slots(const std::vector<std::int32_t>& blocks, std::int64_t block_size) {
-    for (std::size_t row = slots.size(); row < positions.size(); ++row) {
+    for (std::size_t row = slots.size(); row < positions.size();) {
       const std::int64_t block = blocks[static_cast<std::size_t>(positions[row] / block_size)];
-      slots.push_back(block * block_size + positions[row] % block_size);
+      std::int64_t offset = positions[row] % block_size;
+      for (; offset < block_size && row < positions.size(); ++offset, ++row)
+        slots.push_back(block * block_size + offset);
     }
   }
 
