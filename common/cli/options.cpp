@@ -194,7 +194,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.device = one_of<Device>(given, {{"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}});
      }},
-    {"--dtype", "f32|f16|bf16", place, "weights, activations and K/V (default: f32 on the CPU; bf16 on CUDA, f16 before compute capability 8.0)", every_step,
+    {"--dtype", "f32|f16|bf16", place, "weights, activations, K/V (default: f32 on CPU; bf16, else f16 on CUDA)", every_step,
      [](Options& options, const Given& given) {
        options.dtype = one_of<DType>(given, {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}});
      }},
