@@ -48,7 +48,7 @@ struct Options {
   bool kv_memory_auto = false;                  ///< what the device has left; excludes the two above
   AttentionPath attention = AttentionPath::paged;
   DebugFill debug_fill = DebugFill::none;
-  std::int64_t debug_preempt_every = 0;  ///< decode passes between forced preemptions; 0: none
+  std::int64_t debug_preempt_every = 0;  ///< passes between forced preemptions; 0: none
   // step 4
   bool prefix_cache = true;
   std::string salt;

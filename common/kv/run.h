@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -24,13 +25,19 @@ struct Request {
   std::int64_t forks = 0;
 };
 
+/// Why a sequence ends with the ids it has: "stop" for an end-of-sequence id, "length" for its number of
+/// tokens or the end of the context. Empty: it goes on.
+/// @param token_ids  [prompt_tokens + outputs]
+std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
+                          std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos);
+
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
 
 /// How to run.
 struct RunSettings {
   bool keep_logits = false;  ///< report each sequence's logits after its prompt
-  /// For tests: preempt the youngest every so many decode passes; 0: only when needed.
+  /// For tests: preempt the youngest every so many passes; 0: only when needed.
   std::int64_t preempt_every = 0;
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};

@@ -1,0 +1,198 @@
+/// @file
+/// See scheduler.h. Read `next` first.
+#include "common/serving/scheduler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+std::int64_t length(const ScheduledSequence& sequence) {
+  return std::ssize(sequence.token_ids);
+}
+
+/// What the manager is asked for. A sequence in the middle of its prompt wants a part of its tokens.
+std::vector<Work> work_of(std::span<const Step::Turn> turns) {
+  std::vector<Work> work;
+  for (const Step::Turn& turn : turns) {
+    const std::span<const std::int32_t> ids = turn.sequence->token_ids;
+    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end))});
+  }
+  return work;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(KvManager& manager, const SchedulerSettings& settings)
+    : manager_(manager), settings_(settings) {
+  if (settings.max_sequences < 1)
+    throw InputError(fmt::format("max_sequences is {}; it must be at least 1", settings.max_sequences));
+  if (settings.max_batch_tokens < settings.max_sequences) {
+    throw InputError(
+        fmt::format("max_batch_tokens is {}, fewer than max_sequences, {}; each of them needs a row",
+                    settings.max_batch_tokens, settings.max_sequences));
+  }
+}
+
+Step Scheduler::next() {
+  Step step;
+  if ((step.stuck = outgrown()) != nullptr) return step;
+  if (settings_.prefill_alone && join_alone(step)) return step;
+  if (settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty()) {
+    preempt_youngest();
+    if (running_.empty() && join_alone(step)) return step;
+  }
+
+  std::int64_t rows = settings_.max_batch_tokens - give_turns(step);
+  if (!settings_.prefill_alone) {
+    while (const std::int64_t taken = join(step, rows)) rows -= taken;
+  }
+  while (!running_.empty()) {
+    if (std::optional<PassPlan> plan = manager_.plan(work_of(step.turns))) {
+      step.plan = *std::move(plan);
+      return step;
+    }
+    step.turns.pop_back();
+    if (running_.size() == 1) {
+      step.stuck = running_.front();  // alone, and still it cannot grow
+      return step;
+    }
+    ++running_.back()->preemptions;
+    preempt_youngest();
+  }
+  // Nothing else holds memory, and still the next one has not joined.
+  if (!waiting_.empty()) step.stuck = waiting_.front();
+  return step;
+}
+
+void Scheduler::commit(const Step& step) {
+  manager_.commit(step.plan);
+  for (const Step::Turn& turn : step.turns) turn.sequence->stored = turn.end;
+  ++passes_;
+}
+
+/// One that has more tokens than there is memory for: with it no plan can succeed, whoever gives way.
+ScheduledSequence* Scheduler::outgrown() const {
+  const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
+    return length(*sequence) > manager_.capacity();
+  });
+  return found == running_.end() ? nullptr : *found;
+}
+
+/// A turn for each of those that run, the oldest first: one row if it decodes, else what is left of its
+/// prompt, but never more than there is.
+/// @return rows
+std::int64_t Scheduler::give_turns(Step& step) const {
+  std::int64_t rows = 0;
+  for (ScheduledSequence* sequence : running_) {
+    const std::int64_t wanted = length(*sequence) - sequence->stored;
+    const std::int64_t given = std::min(wanted, settings_.max_batch_tokens - rows);
+    step.turns.push_back({sequence, sequence->stored + given});
+    rows += given;
+  }
+  return rows;
+}
+
+/// Whether the rules, memory aside, let the first of those that wait join.
+bool Scheduler::may_join() const {
+  if (waiting_.empty()) return false;
+  if (running_.empty()) return true;
+  const ScheduledSequence& first = *waiting_.front();
+  std::int64_t seats = 1 + first.forks;
+  for (const ScheduledSequence* sequence : running_) seats += 1 + sequence->forks;
+  return seats <= settings_.max_sequences && first.preemptions < kMaxPreemptions;
+}
+
+void Scheduler::join_front() {
+  running_.push_back(waiting_.front());
+  waiting_.pop_front();
+}
+
+/// The first of those that wait joins with a pass of its own, if it fits.
+bool Scheduler::join_alone(Step& step) {
+  if (!may_join()) return false;
+  step.turns = {{waiting_.front(), length(*waiting_.front())}};
+  std::optional<PassPlan> plan = manager_.plan(work_of(step.turns));
+  if (!plan) {
+    step.turns.clear();
+    return false;
+  }
+  step.plan = *std::move(plan);
+  join_front();
+  return true;
+}
+
+/// The first of those that wait joins, if there are rows left for it and the whole of it fits beside the
+/// others. It begins with as many of its tokens as there are rows.
+/// @return rows that it takes; 0: it does not join
+std::int64_t Scheduler::join(Step& step, std::int64_t rows) {
+  if (rows == 0 || !may_join()) return 0;
+  ScheduledSequence& first = *waiting_.front();
+  step.turns.push_back({&first, length(first)});
+  const std::optional<PassPlan> whole = manager_.plan(work_of(step.turns));
+  if (!whole) {
+    step.turns.pop_back();
+    return 0;
+  }
+  manager_.abort(*whole);
+  join_front();
+  // What the manager remembers of it needs no row.
+  const std::int64_t needed = whole->row_begin.back() - whole->row_begin.end()[-2];
+  const std::int64_t taken = std::min(rows, needed);
+  step.turns.back().end = length(first) - needed + taken;
+  return taken;
+}
+
+/// Its memory goes back. All that wait are younger, so it is the next to come back.
+void Scheduler::preempt_youngest() {
+  ScheduledSequence& youngest = *running_.back();
+  manager_.free(youngest.id);
+  youngest.stored = 0;
+  waiting_.push_front(&youngest);
+  running_.pop_back();
+  ++preemptions_;
+}
+
+void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children) {
+  for (ScheduledSequence* child : children) {
+    manager_.fork(parent.id, child->id);
+    child->stored = parent.stored;
+  }
+  parent.forks = 0;
+  running_.insert(std::next(std::ranges::find(running_, &parent)), children.begin(), children.end());
+}
+
+void Scheduler::remove(ScheduledSequence& sequence) {
+  manager_.free(sequence.id);
+  std::erase(running_, &sequence);
+  std::erase(waiting_, &sequence);
+}
+
+void Scheduler::check_invariants() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  std::unordered_set<const ScheduledSequence*> seen;
+  std::int64_t seats = 0;
+  for (const ScheduledSequence* sequence : running_) {
+    expect(seen.insert(sequence).second, "a sequence runs twice");
+    expect(sequence->stored > 0, "a sequence runs and has nothing stored");
+    expect(sequence->stored + 1 >= length(*sequence) || sequence == running_.back(),
+           "one that is not the youngest is still in its prompt");
+    seats += 1 + sequence->forks;
+  }
+  expect(seats <= settings_.max_sequences, "more sequences run than may");
+  for (const ScheduledSequence* sequence : waiting_) {
+    expect(seen.insert(sequence).second, "a sequence that waits is there twice");
+    expect(sequence->stored == 0, "a sequence waits and has something stored");
+    expect(sequence->preemptions <= kMaxPreemptions, "a sequence gave way too often");
+  }
+}
+
+}  // namespace kvcache

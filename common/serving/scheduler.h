@@ -1,0 +1,116 @@
+/// @file
+/// Who is computed next: the policy of continuous batching. Integers only; no tensor, no text, no clock. Both
+/// ways to run requests are driven by it: the batch run of the four programs (common/kv/run.h) and the
+/// serving engine (engine.h).
+///
+/// A sequence waits, runs, ends. Every step is one pass: a row for each running sequence that decodes, and in
+/// the rows that are left, the prompts of those that join, in chunks. The rules:
+///
+/// 1. First come, first served. A sequence that waits is never overtaken, and all that wait are younger than
+///    all that run.
+/// 2. A sequence joins when the whole of it fits beside all that run, with the manager's watermark. So at
+///    most one of those that run, the youngest, is still in its prompt.
+/// 3. When those that run cannot all grow, the youngest gives way (it is *preempted*): its memory goes back,
+///    and it waits at the head of the queue with all its ids. What it had computed stays findable where the
+///    manager shares blocks, first in the pool, then in the host tier where there is room; so coming back
+///    means to compute again only what was lost.
+/// 4. The oldest never gives way, so every step brings it on, and everything ends.
+/// 5. Who has given way kMaxPreemptions times comes back only as the oldest: nobody gives way more often.
+/// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/kv/kv_manager.h"
+
+namespace kvcache {
+
+/// A sequence on its way. Its owner makes it, adds the ids that are chosen to it, and keeps it where it is
+/// until it is removed.
+struct ScheduledSequence {
+  std::int32_t id = 0;                  ///< that the manager knows it by
+  std::vector<std::int32_t> token_ids;  ///< prompt, then output; not empty
+  std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
+
+  // The scheduler's:
+  std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
+  std::int64_t preemptions = 0;  ///< how often it gave way, forced ones aside
+};
+
+struct SchedulerSettings {
+  /// Rows of a pass at most. No fewer than `max_sequences`, so that all that run get one.
+  std::int64_t max_batch_tokens = std::numeric_limits<std::int64_t>::max();
+  std::int64_t max_sequences = std::numeric_limits<std::int64_t>::max();  ///< running at a time
+  /// A sequence that joins is computed in a pass of its own, all of it, before others go on. So the four
+  /// programs do it: what prefill and decode cost is then told apart, and a prompt hits what the one before
+  /// it has filled.
+  bool prefill_alone = false;
+  /// For tests: the youngest gives way every so many passes; 0: only when needed.
+  std::int64_t preempt_every = 0;
+};
+
+/// What is to be done next.
+struct Step {
+  /// One sequence of the plan.
+  struct Turn {
+    ScheduledSequence* sequence = nullptr;
+    std::int64_t end = 0;  ///< tokens whose K and V exist after the pass
+
+    /// Whether its row of logits says what comes next; not in the middle of a prompt.
+    bool complete() const { return end == static_cast<std::int64_t>(sequence->token_ids.size()); }
+  };
+  PassPlan plan;
+  std::vector<Turn> turns;  ///< [plan.sequences], oldest first; empty: nothing to compute
+  /// Cannot go on and never will: to be ended (and removed) before the next step. There are no turns then.
+  ScheduledSequence* stuck = nullptr;
+};
+
+class Scheduler {
+ public:
+  static constexpr std::int64_t kMaxPreemptions = 4;
+
+  /// @throws InputError for settings that cannot be, with their values.
+  Scheduler(KvManager& manager, const SchedulerSettings& settings);
+
+  /// The sequence waits, behind all others. With its forks it must be no more than `max_sequences`.
+  void add(ScheduledSequence& sequence) { waiting_.push_back(&sequence); }
+  /// The sequences that fork from `parent`, which runs, run with all that it has stored; they are the next
+  /// younger ones, in this order.
+  void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
+  /// The sequence has ended, wherever it is, and its memory goes back. Harmless for one that was not added.
+  void remove(ScheduledSequence& sequence);
+
+  /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
+  Step next();
+  void commit(const Step& step);
+
+  const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
+  const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }   ///< the next to join first
+  std::int64_t preemptions() const { return preemptions_; }                    ///< of all, forced ones too
+  /// @throws std::logic_error if a sequence is in two places or a rule above does not hold. Not between
+  /// `next` and `commit`.
+  void check_invariants() const;
+
+ private:
+  ScheduledSequence* outgrown() const;
+  bool may_join() const;
+  void join_front();
+  bool join_alone(Step& step);
+  std::int64_t join(Step& step, std::int64_t rows);
+  std::int64_t give_turns(Step& step) const;
+  void preempt_youngest();
+
+  KvManager& manager_;
+  SchedulerSettings settings_;
+  std::deque<ScheduledSequence*> waiting_;
+  std::vector<ScheduledSequence*> running_;
+  std::int64_t preemptions_ = 0;
+  std::int64_t passes_ = 0;
+};
+
+}  // namespace kvcache
