@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "common/kv/accounts.h"
 #include "common/serving/scheduler.h"
+#include "fmt/format.h"
 
 namespace kvcache {
 namespace {
@@ -117,16 +118,10 @@ class Loop {
   /// Computes the prefix that is to stay, under an id that no request has.
   void pin_prefix() {
     const Clock::time_point begin = Clock::now();
-    const auto id = static_cast<std::int32_t>(sequences_.size());
-    const Work work{id, settings_.pinned_prefix};
-    const std::optional<PassPlan> plan = manager_.plan({&work, 1});
-    if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
-    model_.forward(*plan, store_);
-    manager_.commit(*plan);
-    accounts_.pass(*plan, manager_);
-    model_.pick({});  // nothing is chosen; this waits until the pass is done
-    manager_.pin(id);
-    accounts_.prefill(*plan, ms_since(begin));
+    const PassPlan plan = kvcache::pin_prefix(model_, manager_, store_, settings_.pinned_prefix,
+                                              static_cast<std::int32_t>(sequences_.size()));
+    accounts_.pass(plan, manager_);
+    accounts_.prefill(plan, ms_since(begin));
   }
 
   /// A token for each of the sequences, chosen from the last pass's logits; none without picks.
@@ -176,6 +171,37 @@ std::string finish_reason(const ModelConfig& config, std::span<const std::int32_
     return "stop";
   const bool is_full = std::ssize(token_ids) >= config.max_position_embeddings;
   return outputs >= max_tokens || is_full ? "length" : "";
+}
+
+void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config) {
+  const auto length = static_cast<std::int64_t>(ids.size());
+  if (length == 0) {
+    throw InputError(fmt::format(
+        "{} is empty: it has no token, and this model adds none of its own; give some text", name));
+  }
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      throw InputError(
+          fmt::format("{}: token id {} is outside the vocabulary, 0 to {}", name, id, config.vocab_size - 1));
+    }
+  }
+  if (length >= config.max_position_embeddings) {
+    throw InputError(
+        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
+                    length, config.max_position_embeddings));
+  }
+}
+
+PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
+                    std::span<const std::int32_t> token_ids, std::int32_t sequence) {
+  const Work work{sequence, token_ids};
+  std::optional<PassPlan> plan = manager.plan({&work, 1});
+  if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
+  model.forward(*plan, store);
+  manager.commit(*plan);
+  model.pick({});  // nothing is chosen; this waits until the pass is done
+  manager.pin(sequence);
+  return *std::move(plan);
 }
 
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,

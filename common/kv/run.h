@@ -25,6 +25,18 @@ struct Request {
   std::int64_t forks = 0;
 };
 
+/// @param name  of the prompt, for the message
+/// @throws InputError for a prompt that is empty, has an id outside the vocabulary, or leaves no room in the
+/// context.
+void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config);
+
+/// Computes a prefix that is to stay, for the prompts that begin with it, as `sequence`; only with a manager
+/// that can share.
+/// @return the pass
+/// @throws RunError if the pool is too small.
+PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
+                    std::span<const std::int32_t> token_ids, std::int32_t sequence);
+
 /// Why a sequence ends with the ids it has: "stop" for an end-of-sequence id, "length" for its number of
 /// tokens or the end of the context. Empty: it goes on.
 /// @param token_ids  [prompt_tokens + outputs]
