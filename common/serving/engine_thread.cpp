@@ -86,7 +86,7 @@ void EngineThread::look() {
   status_.running.clear();
   for (const ScheduledSequence* sequence : scheduler.running())
     status_.running.push_back({sequence->id, sequence->stored, manager.block_table(sequence->id)});
-  status_.waiting = std::ssize(scheduler.waiting());
+  status_.waiting = std::ssize(scheduler.waiting()) + ordered_requests_;
   status_.blocks = manager.blocks();
   status_.memory = manager.memory();
   status_.counters = manager.counters();

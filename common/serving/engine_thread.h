@@ -27,7 +27,7 @@ struct EngineStatus {
     std::vector<std::int32_t> block_table;  ///< empty without blocks
   };
   std::vector<Running> running;  ///< oldest first
-  std::int64_t waiting = 0;      ///< sequences, the preempted among them
+  std::int64_t waiting = 0;      ///< sequences, the preempted among them, and requests that have just come
   BlocksReport blocks;
   KvMemoryReport memory;
   CountersReport counters;  ///< with preemptions
@@ -44,7 +44,8 @@ class EngineThread {
   };
 
   /// Starts the thread. Nobody else may use `engine` from now on, but for `check`.
-  /// @param max_queued  requests that have not joined yet, at most
+  /// @param max_queued  requests that have not joined yet, at most; one that joins counts until its first
+  /// pass is done
   EngineThread(Engine& engine, std::int64_t max_queued);
   /// Cancels what is there.
   ~EngineThread();
