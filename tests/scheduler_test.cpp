@@ -41,22 +41,22 @@ class Play {
   /// One pass: each sequence whose turn is complete gets an id and ends when it has all it wants. A stuck one
   /// ends first. False when nothing is left to do.
   bool step() {
-    Step step = scheduler.next();
-    for (; step.stuck != nullptr; step = scheduler.next()) {
-      stuck.push_back(step.stuck->id);
-      scheduler.remove(*step.stuck);
+    NextPass pass = scheduler.next();
+    for (; pass.stuck != nullptr; pass = scheduler.next()) {
+      stuck.push_back(pass.stuck->id);
+      scheduler.remove(*pass.stuck);
       scheduler.check_invariants();
     }
     turns.clear();
-    rows = step.plan.tokens();
-    for (const Step::Turn& turn : step.turns) turns.push_back(turn.sequence->id);
-    if (step.turns.empty()) return false;
-    EXPECT_EQ(step.plan.sequences, turns);
+    rows = pass.plan.tokens();
+    for (const NextPass::Turn& turn : pass.turns) turns.push_back(turn.sequence->id);
+    if (pass.turns.empty()) return false;
+    EXPECT_EQ(pass.plan.sequences, turns);
     EXPECT_TRUE(prefill_alone_ || turns.front() == scheduler.running().front()->id)
         << "the oldest has no turn";
-    scheduler.commit(step);
+    scheduler.commit(pass);
     got.clear();
-    for (const Step::Turn& turn : step.turns) {
+    for (const NextPass::Turn& turn : pass.turns) {
       if (turn.complete()) take(*turn.sequence);
     }
     scheduler.check_invariants();

@@ -102,7 +102,7 @@ class ServingPlay {
     return id;
   }
   bool step() {
-    const bool worked = engine.step();
+    const bool worked = engine.run_pass();
     check();
     return worked;
   }

@@ -154,7 +154,8 @@ void warm_up(Program& program, const MakeCache& make_cache) {
   run(*program.model, *cache.manager, *cache.store, program.requests);
 }
 
-/// The words that are not Google Benchmark's, as the step's own options.
+}  // namespace
+
 std::optional<Options> own_options(Step step, int argc, char** argv) {
   std::vector<const char*> words;
   bool model_named = false;
@@ -166,8 +167,6 @@ std::optional<Options> own_options(Step step, int argc, char** argv) {
   if (!model_named) words.insert(words.end(), {"--random-weights", "fairytale"});
   return parse_options(step, static_cast<int>(words.size()), words.data());
 }
-
-}  // namespace
 
 int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_cache) {
   return run_main([&] {

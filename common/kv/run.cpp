@@ -53,34 +53,34 @@ class Loop {
   Report run() {
     if (!settings_.pinned_prefix.empty()) pin_prefix();
     Clock::time_point begin = Clock::now();
-    for (Step step = scheduler_.next(); step.stuck != nullptr || !step.turns.empty();
-         begin = Clock::now(), step = scheduler_.next()) {
-      if (step.stuck != nullptr) {
-        end(index_of(*step.stuck), "capacity");
+    for (NextPass pass = scheduler_.next(); pass.stuck != nullptr || !pass.turns.empty();
+         begin = Clock::now(), pass = scheduler_.next()) {
+      if (pass.stuck != nullptr) {
+        end(index_of(*pass.stuck), "capacity");
       } else {
-        take(step, begin);
+        take(pass, begin);
       }
     }
     return accounts_.finish(manager_, scheduler_.preemptions());
   }
 
  private:
-  /// Computes a step: either the prompt of one sequence or a token for each of those that run.
-  void take(const Step& step, Clock::time_point begin) {
-    model_.forward(step.plan, store_);
-    scheduler_.commit(step);
-    accounts_.pass(step.plan, manager_);
-    const std::size_t first = index_of(*step.turns.front().sequence);
+  /// Computes a pass: either the prompt of one sequence or a token for each of those that run.
+  void take(const NextPass& pass, Clock::time_point begin) {
+    model_.forward(pass.plan, store_);
+    scheduler_.commit(pass);
+    accounts_.pass(pass.plan, manager_);
+    const std::size_t first = index_of(*pass.turns.front().sequence);
     if (accounts_.sequence(first).output_ids.empty()) {
       begin_sequences(first, begin);
-      accounts_.prefill(step.plan, ms_since(begin));
+      accounts_.prefill(pass.plan, ms_since(begin));
       return;
     }
     // A preempted sequence that came back is among these: computing it again is part of what its next token
     // costs.
     std::vector<Pick> picks;
     std::vector<std::size_t> indices;
-    for (const Step::Turn& turn : step.turns) {
+    for (const NextPass::Turn& turn : pass.turns) {
       indices.push_back(index_of(*turn.sequence));
       picks.push_back({std::ssize(picks), &sequences_[indices.back()].sampler});
     }

@@ -1,5 +1,5 @@
 /// @file
-/// See engine.h. Read `step` first.
+/// See engine.h. Read `run_pass` first.
 #include "common/serving/engine.h"
 
 #include <iterator>
@@ -130,30 +130,34 @@ std::int32_t Engine::fresh_sequence() {
 
 // One pass
 
-bool Engine::step() {
+bool Engine::run_pass() {
   const Clock::time_point begin = Clock::now();
-  Step step = scheduler_.next();
-  for (; step.stuck != nullptr; step = scheduler_.next()) end(static_cast<Sample&>(*step.stuck), "capacity");
-  if (step.turns.empty()) return false;
+  NextPass pass = scheduler_.next();
+  for (; pass.stuck != nullptr; pass = scheduler_.next()) end(static_cast<Sample&>(*pass.stuck), "capacity");
+  if (pass.turns.empty()) return false;
 
-  model_.forward(step.plan, store_);  // on a GPU it runs while the host goes on here
-  scheduler_.commit(step);
+  const Clock::time_point planned = Clock::now();
+  model_.forward(pass.plan, store_);  // on a GPU it runs while the host goes on here
+  scheduler_.commit(pass);
   ++totals_.passes;
-  totals_.computed_tokens += step.plan.tokens();
-  note_joined(step, begin);
+  totals_.computed_tokens += pass.plan.tokens();
+  note_joined(pass, begin);
   takers_.clear();
   picks_.clear();
-  for (const Step::Turn& turn : step.turns) {
-    if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - step.turns.data());
+  for (const NextPass::Turn& turn : pass.turns) {
+    if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
   }
   const std::vector<std::int32_t> ids = model_.pick(picks_);  // waits for the pass
+  const Clock::time_point computed = Clock::now();
   for (std::size_t n = 0; n < takers_.size(); ++n) take_token(*takers_[n], ids[n]);
+  totals_.model_ms += ms_between(planned, computed);
+  totals_.host_ms += ms_between(begin, planned) + ms_between(computed, Clock::now());
   return true;
 }
 
 /// Those whose first pass this was.
-void Engine::note_joined(const Step& step, Clock::time_point now) {
-  for (const Step::Turn& turn : step.turns) {
+void Engine::note_joined(const NextPass& pass, Clock::time_point now) {
+  for (const NextPass::Turn& turn : pass.turns) {
     Generation& generation = static_cast<Sample&>(*turn.sequence).generation;
     if (generation.joined) continue;
     generation.joined = now;

@@ -72,6 +72,8 @@ struct EngineTotals {
   std::int64_t passes = 0;
   std::int64_t computed_tokens = 0;   ///< rows of all passes
   std::int64_t generated_tokens = 0;  ///< told to clients
+  double model_ms = 0;                ///< from the start of passes until their ids were there
+  double host_ms = 0;  ///< between passes: planning, telling; a GPU has nothing to do meanwhile
 };
 
 class Engine {
@@ -105,7 +107,7 @@ class Engine {
   /// Computes one pass.
   /// @return false if there was nothing to compute: no request is there
   /// @throws RunError when logits are not finite, or the device fails.
-  bool step();
+  bool run_pass();
 
   std::int64_t queued() const { return queued_; }  ///< requests that have not joined yet
   const Scheduler& scheduler() const { return scheduler_; }
@@ -137,7 +139,7 @@ class Engine {
     std::optional<Clock::time_point> joined, began;  // began: the first token
   };
 
-  void note_joined(const Step& step, Clock::time_point now);
+  void note_joined(const NextPass& pass, Clock::time_point now);
   void want_tokens(Sample& sample, std::int64_t row);
   void take_token(Sample& sample, std::int32_t id);
   void end(Sample& sample, const std::string& reason, GenerationEvent event = {});

@@ -51,7 +51,7 @@ void EngineThread::serve() {
   while (!stopping_) {
     carry_out_orders(lock);
     lock.unlock();
-    const bool worked = engine_.step();
+    const bool worked = engine_.run_pass();
     lock.lock();
     queued_requests_ = engine_.queued();
     if (wanted_ || !worked) look();

@@ -18,9 +18,9 @@ std::int64_t length(const ScheduledSequence& sequence) {
 }
 
 /// What the manager is asked for. A sequence in the middle of its prompt wants a part of its tokens.
-std::vector<Work> work_of(std::span<const Step::Turn> turns) {
+std::vector<Work> work_of(std::span<const NextPass::Turn> turns) {
   std::vector<Work> work;
-  for (const Step::Turn& turn : turns) {
+  for (const NextPass::Turn& turn : turns) {
     const std::span<const std::int32_t> ids = turn.sequence->token_ids;
     work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end))});
   }
@@ -40,40 +40,40 @@ Scheduler::Scheduler(KvManager& manager, const SchedulerSettings& settings)
   }
 }
 
-Step Scheduler::next() {
-  Step step;
-  if ((step.stuck = outgrown()) != nullptr) return step;
-  if (settings_.prefill_alone && join_alone(step)) return step;
+NextPass Scheduler::next() {
+  NextPass pass;
+  if ((pass.stuck = outgrown()) != nullptr) return pass;
+  if (settings_.prefill_alone && join_alone(pass)) return pass;
   if (settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty()) {
     preempt_youngest();
-    if (running_.empty() && join_alone(step)) return step;
+    if (running_.empty() && join_alone(pass)) return pass;
   }
 
-  std::int64_t rows = settings_.max_batch_tokens - give_turns(step);
+  std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
   if (!settings_.prefill_alone) {
-    while (const std::int64_t taken = join(step, rows)) rows -= taken;
+    while (const std::int64_t taken = join(pass, rows)) rows -= taken;
   }
   while (!running_.empty()) {
-    if (std::optional<PassPlan> plan = manager_.plan(work_of(step.turns))) {
-      step.plan = *std::move(plan);
-      return step;
+    if (std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns))) {
+      pass.plan = *std::move(plan);
+      return pass;
     }
-    step.turns.pop_back();
+    pass.turns.pop_back();
     if (running_.size() == 1) {
-      step.stuck = running_.front();  // alone, and still it cannot grow
-      return step;
+      pass.stuck = running_.front();  // alone, and still it cannot grow
+      return pass;
     }
     ++running_.back()->preemptions;
     preempt_youngest();
   }
   // Nothing else holds memory, and still the next one has not joined.
-  if (!waiting_.empty()) step.stuck = waiting_.front();
-  return step;
+  if (!waiting_.empty()) pass.stuck = waiting_.front();
+  return pass;
 }
 
-void Scheduler::commit(const Step& step) {
-  manager_.commit(step.plan);
-  for (const Step::Turn& turn : step.turns) turn.sequence->stored = turn.end;
+void Scheduler::commit(const NextPass& pass) {
+  manager_.commit(pass.plan);
+  for (const NextPass::Turn& turn : pass.turns) turn.sequence->stored = turn.end;
   ++passes_;
 }
 
@@ -88,12 +88,12 @@ ScheduledSequence* Scheduler::outgrown() const {
 /// A turn for each of those that run, the oldest first: one row if it decodes, else what is left of its
 /// prompt, but never more than there is.
 /// @return rows
-std::int64_t Scheduler::give_turns(Step& step) const {
+std::int64_t Scheduler::give_turns(NextPass& pass) const {
   std::int64_t rows = 0;
   for (ScheduledSequence* sequence : running_) {
     const std::int64_t wanted = length(*sequence) - sequence->stored;
     const std::int64_t given = std::min(wanted, settings_.max_batch_tokens - rows);
-    step.turns.push_back({sequence, sequence->stored + given});
+    pass.turns.push_back({sequence, sequence->stored + given});
     rows += given;
   }
   return rows;
@@ -115,15 +115,15 @@ void Scheduler::join_front() {
 }
 
 /// The first of those that wait joins with a pass of its own, if it fits.
-bool Scheduler::join_alone(Step& step) {
+bool Scheduler::join_alone(NextPass& pass) {
   if (!may_join()) return false;
-  step.turns = {{waiting_.front(), length(*waiting_.front())}};
-  std::optional<PassPlan> plan = manager_.plan(work_of(step.turns));
+  pass.turns = {{waiting_.front(), length(*waiting_.front())}};
+  std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
   if (!plan) {
-    step.turns.clear();
+    pass.turns.clear();
     return false;
   }
-  step.plan = *std::move(plan);
+  pass.plan = *std::move(plan);
   join_front();
   return true;
 }
@@ -131,13 +131,13 @@ bool Scheduler::join_alone(Step& step) {
 /// The first of those that wait joins, if there are rows left for it and the whole of it fits beside the
 /// others. It begins with as many of its tokens as there are rows.
 /// @return rows that it takes; 0: it does not join
-std::int64_t Scheduler::join(Step& step, std::int64_t rows) {
+std::int64_t Scheduler::join(NextPass& pass, std::int64_t rows) {
   if (rows == 0 || !may_join()) return 0;
   ScheduledSequence& first = *waiting_.front();
-  step.turns.push_back({&first, length(first)});
-  const std::optional<PassPlan> whole = manager_.plan(work_of(step.turns));
+  pass.turns.push_back({&first, length(first)});
+  const std::optional<PassPlan> whole = manager_.plan(work_of(pass.turns));
   if (!whole) {
-    step.turns.pop_back();
+    pass.turns.pop_back();
     return 0;
   }
   manager_.abort(*whole);
@@ -145,7 +145,7 @@ std::int64_t Scheduler::join(Step& step, std::int64_t rows) {
   // What the manager remembers of it needs no row.
   const std::int64_t needed = whole->row_begin.back() - whole->row_begin.end()[-2];
   const std::int64_t taken = std::min(rows, needed);
-  step.turns.back().end = length(first) - needed + taken;
+  pass.turns.back().end = length(first) - needed + taken;
   return taken;
 }
 

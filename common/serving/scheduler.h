@@ -3,7 +3,7 @@
 /// ways to run requests are driven by it: the batch run of the four programs (common/kv/run.h) and the
 /// serving engine (engine.h).
 ///
-/// A sequence waits, runs, ends. Every step is one pass: a row for each running sequence that decodes, and in
+/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes, and in
 /// the rows that are left, the prompts of those that join, in chunks. The rules:
 ///
 /// 1. First come, first served. A sequence that waits is never overtaken, and all that wait are younger than
@@ -14,7 +14,7 @@
 ///    and it waits at the head of the queue with all its ids. What it had computed stays findable where the
 ///    manager shares blocks, first in the pool, then in the host tier where there is room; so coming back
 ///    means to compute again only what was lost.
-/// 4. The oldest never gives way, so every step brings it on, and everything ends.
+/// 4. The oldest never gives way, so every pass brings it on, and everything ends.
 /// 5. Who has given way kMaxPreemptions times comes back only as the oldest: nobody gives way more often.
 /// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
 #pragma once
@@ -55,7 +55,7 @@ struct SchedulerSettings {
 };
 
 /// What is to be done next.
-struct Step {
+struct NextPass {
   /// One sequence of the plan.
   struct Turn {
     ScheduledSequence* sequence = nullptr;
@@ -66,7 +66,7 @@ struct Step {
   };
   PassPlan plan;
   std::vector<Turn> turns;  ///< [plan.sequences], oldest first; empty: nothing to compute
-  /// Cannot go on and never will: to be ended (and removed) before the next step. There are no turns then.
+  /// Cannot go on and never will: to be ended (and removed) before the next pass. There are no turns then.
   ScheduledSequence* stuck = nullptr;
 };
 
@@ -86,8 +86,8 @@ class Scheduler {
   void remove(ScheduledSequence& sequence);
 
   /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
-  Step next();
-  void commit(const Step& step);
+  NextPass next();
+  void commit(const NextPass& pass);
 
   const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
   const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }   ///< the next to join first
@@ -100,9 +100,9 @@ class Scheduler {
   ScheduledSequence* outgrown() const;
   bool may_join() const;
   void join_front();
-  bool join_alone(Step& step);
-  std::int64_t join(Step& step, std::int64_t rows);
-  std::int64_t give_turns(Step& step) const;
+  bool join_alone(NextPass& pass);
+  std::int64_t join(NextPass& pass, std::int64_t rows);
+  std::int64_t give_turns(NextPass& pass) const;
   void preempt_youngest();
 
   KvManager& manager_;

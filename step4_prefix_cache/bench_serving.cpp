@@ -1,0 +1,139 @@
+/// @file
+/// What continuous batching is worth: the same requests one at a time and many at once, in the memory of each
+/// step that serves; and what the prefix cache costs where it finds nothing.
+#include <algorithm>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "common/bench/step_benchmarks.h"
+#include "common/cli/program.h"
+#include "common/cli/run_main.h"
+#include "common/serving/engine.h"
+#include "fmt/format.h"
+#include "step2_flat_cache/make_cache.h"
+#include "step3_paged/make_cache.h"
+#include "step4_prefix_cache/make_cache.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kRequests = 48;
+constexpr std::int64_t kMostPrompt = 64, kMostOutputs = 128;  // tokens of a request; half of it on average
+constexpr std::int64_t kSharedTokens = 256;                   // in front of all prompts, if they share any
+constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
+constexpr std::int64_t kMemory = 8;     // sequences of that length
+constexpr int kPairs = 9;               // of runs with and without the prefix cache
+
+/// Requests of random lengths, the same every time.
+/// @param shared  tokens that all of them begin with
+std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfig& config) {
+  std::mt19937 random(1);
+  const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random()) % bound; };
+  std::vector<GenerationRequest> requests(kRequests);
+  for (GenerationRequest& request : requests) {
+    for (std::int64_t n = 0; n < shared; ++n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(n * 7919 % config.vocab_size));
+    for (std::int64_t n = 1 + below(kMostPrompt); n > 0; --n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(below(config.vocab_size)));
+    request.max_tokens = 1 + below(kMostOutputs);
+    request.ignore_eos = true;
+  }
+  return requests;
+}
+
+struct Outcome {
+  double seconds = 0;
+  EngineTotals totals;
+  std::size_t running_at_most = 0;
+  std::int64_t preemptions = 0;
+
+  double tokens_per_s() const { return static_cast<double>(totals.generated_tokens) / seconds; }
+};
+
+/// All requests come at once; the time until the last has ended.
+Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
+              std::int64_t max_sequences) {
+  const Cache cache = make_cache(program);
+  Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
+                {.max_batch_tokens = 256, .max_sequences = max_sequences});
+  Outcome outcome;
+  const Engine::Clock::time_point begin = Engine::Clock::now();
+  for (std::size_t n = 0; n < requests.size(); ++n) engine.add(n, requests[n], [](const GenerationEvent&) {});
+  while (engine.run_pass())
+    outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+  outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+  outcome.totals = engine.totals();
+  outcome.preemptions = engine.scheduler().preemptions();
+  return outcome;
+}
+
+/// The memory that every step gets: kMemory sequences of kLongest tokens.
+void give_memory(Program& program) {
+  program.options.max_seq_len = kLongest;
+  Request any;
+  any.prompt_ids = {0};
+  program.requests.assign(kMemory, any);
+  program.options.num_blocks = kMemory * kLongest / program.options.block_size;
+}
+
+void compare_batching(Program& program, std::int64_t shared) {
+  const std::vector<GenerationRequest> requests = requests_of(shared, program.model->config());
+  fmt::print(
+      "\n{} requests of 1 to {} prompt tokens, {} that all have in common before them, and 1 to {} new "
+      "ones\n",
+      kRequests, kMostPrompt, shared, kMostOutputs);
+  fmt::print("{:20} {:>14} {:>14} {:>6} {:>16} {:>12} {:>16}\n", "", "one at a time", "many at once", "ratio",
+             "running at most", "preemptions", "host per pass");
+  const std::pair<Step, MakeCache> steps[] = {{Step::flat_cache, make_flat_cache},
+                                              {Step::paged, make_paged_cache},
+                                              {Step::prefix_cache, make_prefix_cache}};
+  for (const auto& [step, make_cache] : steps) {
+    const Outcome one = serve(program, make_cache, requests, 1);
+    const Outcome many = serve(program, make_cache, requests, kRequests);
+    fmt::print("{:20} {:>10.0f} t/s {:>10.0f} t/s {:>6.2f} {:>16} {:>12} {:>13.0f} us\n", name_of(step),
+               one.tokens_per_s(), many.tokens_per_s(), many.tokens_per_s() / one.tokens_per_s(),
+               many.running_at_most, many.preemptions,
+               many.totals.host_ms * 1e3 / static_cast<double>(many.totals.passes));
+  }
+}
+
+/// Runs with and without the prefix cache in turn, on requests that have nothing in common.
+void measure_prefix_cache(Program& program) {
+  const std::vector<GenerationRequest> requests = requests_of(0, program.model->config());
+  std::vector<double> ratios;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    double rates[2];
+    for (const bool on : {pair % 2 == 0, pair % 2 != 0}) {
+      program.options.prefix_cache = on;
+      rates[on ? 1 : 0] = serve(program, make_prefix_cache, requests, kRequests).tokens_per_s();
+    }
+    ratios.push_back(rates[1] / rates[0]);
+  }
+  std::ranges::sort(ratios);
+  fmt::print(
+      "\nprefix cache on against off, nothing in common, {} pairs of runs: {:.3f} of the speed "
+      "({:.3f} to {:.3f})\n",
+      kPairs, ratios[kPairs / 2], ratios.front(), ratios.back());
+}
+
+int bench_serving(int argc, char** argv) {
+  const std::optional<Options> options = own_options(Step::prefix_cache, argc, argv);
+  if (!options) return 0;
+  Program program = load_program(Step::prefix_cache, *options);
+  give_memory(program);
+  fmt::print("{}, {} on {}, {} threads; K and V of {} tokens\n", program.model_name, name_of(program.dtype),
+             program.gpu ? "cuda" : "cpu", program.pool->threads(), kMemory * kLongest);
+  serve(program, make_paged_cache, requests_of(0, program.model->config()), kRequests);  // warm
+  compare_batching(program, 0);
+  compare_batching(program, kSharedTokens);
+  measure_prefix_cache(program);
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  return kvcache::run_main([&] { return kvcache::bench_serving(argc, argv); });
+}
