@@ -193,6 +193,19 @@ TEST(Scheduler, KeepsSeatsForThoseThatWillFork) {
   play.run();
 }
 
+TEST(Scheduler, LetsALeadWaitUntilItsForksHaveSeatsToo) {
+  Play play(sharing(100), {.max_batch_tokens = 64, .max_sequences = 3});
+  play.add(2, 3);
+  play.add(2, 3, 0, /*forks=*/2);
+  for (int n = 0; n < 3; ++n) {
+    play.step();
+    EXPECT_EQ(play.turns, Ids{0});
+  }
+  play.step();
+  EXPECT_EQ(play.turns, Ids{1});
+  play.run();
+}
+
 TEST(Scheduler, AdmitsTheWholeOfAPromptNotItsFirstChunkAlone) {
   Play play(paged(10), {.max_batch_tokens = 4, .max_sequences = 4});
   play.add(21, 4);  // six blocks
@@ -243,6 +256,7 @@ TEST(Scheduler, LetsTheYoungestGiveWayHoweverMuchItHasDone) {
   Play play(paged(12), {.max_batch_tokens = 64, .max_sequences = 8});
   play.add(4, 30);
   play.add(38, 4);  // ten blocks
+  play.add(30, 1);  // has to wait
   play.step();
   play.step();
   EXPECT_EQ(play.sequence(1).stored, 39);
@@ -253,6 +267,21 @@ TEST(Scheduler, LetsTheYoungestGiveWayHoweverMuchItHasDone) {
   EXPECT_EQ(play.sequence(0).preemptions, 0);
   play.run();
   EXPECT_TRUE(play.ended(0) && play.ended(1));
+}
+
+// Each of the twelve gives way to those before it as they grow, and comes back when one of them ends. Without
+// a bound the last would do so seven times.
+TEST(Scheduler, LetsNobodyGiveWayMoreOftenThanItSays) {
+  Play play(paged(38), {.max_batch_tokens = 1000, .max_sequences = 100});
+  for (std::int64_t n = 0; n < 12; ++n) play.add(1 + n % 3, 9 + 8 * n);
+  play.add(5, 60);
+  play.run();
+  std::int64_t most = 0;
+  for (std::int32_t n = 0; n <= 12; ++n) {
+    EXPECT_TRUE(play.ended(n));
+    most = std::max(most, play.sequence(n).preemptions);
+  }
+  EXPECT_EQ(most, Scheduler::kMaxPreemptions);
 }
 
 // SC2: who comes back has all its ids; what is still cached is not computed again.
