@@ -23,12 +23,14 @@ constexpr std::int64_t kMostPrompt = 64, kMostOutputs = 128;  // tokens of a req
 constexpr std::int64_t kSharedTokens = 256;                   // in front of all prompts, if they share any
 constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
 constexpr std::int64_t kMemory = 8;     // sequences of that length
-constexpr int kPairs = 9;               // of runs with and without the prefix cache
+constexpr int kPairs = 15;              // of runs with and without the prefix cache
 
 /// Requests of random lengths, the same every time.
 /// @param shared  tokens that all of them begin with
-std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfig& config) {
-  std::mt19937 random(1);
+/// @param seed    of what they do not share
+std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfig& config,
+                                           std::uint32_t seed = 1) {
+  std::mt19937 random(seed);
   const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random()) % bound; };
   std::vector<GenerationRequest> requests(kRequests);
   for (GenerationRequest& request : requests) {
@@ -44,26 +46,36 @@ std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfi
 
 struct Outcome {
   double seconds = 0;
-  EngineTotals totals;
+  std::int64_t tokens = 0;  // generated
   std::size_t running_at_most = 0;
   std::int64_t preemptions = 0;
+  double host_us = 0, host_share = 0;  // per pass; of the time
 
-  double tokens_per_s() const { return static_cast<double>(totals.generated_tokens) / seconds; }
+  double tokens_per_s() const { return static_cast<double>(tokens) / seconds; }
 };
 
-/// All requests come at once; the time until the last has ended.
+/// All requests come at once; the time until the last has ended. `before` are served first and not measured:
+/// they leave a pool in which every block was used.
 Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
-              std::int64_t max_sequences) {
+              std::int64_t max_sequences, const std::vector<GenerationRequest>& before = {}) {
   const Cache cache = make_cache(program);
   Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
                 {.max_batch_tokens = 256, .max_sequences = max_sequences});
   Outcome outcome;
-  const Engine::Clock::time_point begin = Engine::Clock::now();
-  for (std::size_t n = 0; n < requests.size(); ++n) engine.add(n, requests[n], [](const GenerationEvent&) {});
-  while (engine.run_pass())
-    outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
-  outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
-  outcome.totals = engine.totals();
+  GenerationId id = 0;
+  for (const std::vector<GenerationRequest>& round : {before, requests}) {
+    const EngineTotals past = engine.totals();
+    const Engine::Clock::time_point begin = Engine::Clock::now();
+    for (const GenerationRequest& request : round) engine.add(id++, request, [](const GenerationEvent&) {});
+    while (engine.run_pass())
+      outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+    outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+    const EngineTotals& now = engine.totals();
+    const double host_ms = now.host_ms - past.host_ms, model_ms = now.model_ms - past.model_ms;
+    outcome.tokens = now.generated_tokens - past.generated_tokens;
+    outcome.host_us = host_ms * 1e3 / static_cast<double>(now.passes - past.passes);
+    outcome.host_share = host_ms / (host_ms + model_ms);
+  }
   outcome.preemptions = engine.scheduler().preemptions();
   return outcome;
 }
@@ -93,28 +105,31 @@ void compare_batching(Program& program, std::int64_t shared) {
     const Outcome many = serve(program, make_cache, requests, kRequests);
     fmt::print("{:20} {:>10.0f} t/s {:>10.0f} t/s {:>6.2f} {:>16} {:>12} {:>13.0f} us\n", name_of(step),
                one.tokens_per_s(), many.tokens_per_s(), many.tokens_per_s() / one.tokens_per_s(),
-               many.running_at_most, many.preemptions,
-               many.totals.host_ms * 1e3 / static_cast<double>(many.totals.passes));
+               many.running_at_most, many.preemptions, many.host_us);
   }
 }
 
 /// Runs with and without the prefix cache in turn, on requests that have nothing in common.
 void measure_prefix_cache(Program& program) {
   const std::vector<GenerationRequest> requests = requests_of(0, program.model->config());
+  const std::vector<GenerationRequest> before = requests_of(0, program.model->config(), /*seed=*/2);
   std::vector<double> ratios;
+  double host_share[2] = {};  // of the time, in the last run: off, on
   for (int pair = 0; pair < kPairs; ++pair) {
     double rates[2];
     for (const bool on : {pair % 2 == 0, pair % 2 != 0}) {
       program.options.prefix_cache = on;
-      rates[on ? 1 : 0] = serve(program, make_prefix_cache, requests, kRequests).tokens_per_s();
+      const Outcome outcome = serve(program, make_prefix_cache, requests, kRequests, before);
+      rates[on] = outcome.tokens_per_s();
+      host_share[on] = outcome.host_share;
     }
     ratios.push_back(rates[1] / rates[0]);
   }
   std::ranges::sort(ratios);
   fmt::print(
-      "\nprefix cache on against off, nothing in common, {} pairs of runs: {:.3f} of the speed "
-      "({:.3f} to {:.3f})\n",
-      kPairs, ratios[kPairs / 2], ratios.front(), ratios.back());
+      "\nprefix cache on against off, nothing in common: {:.3f} of the speed, the median of {} pairs of runs "
+      "({:.3f} to {:.3f})\nhost's part of the time: {:.2f}% on, {:.2f}% off\n",
+      ratios[kPairs / 2], kPairs, ratios.front(), ratios.back(), 100 * host_share[1], 100 * host_share[0]);
 }
 
 int bench_serving(int argc, char** argv) {

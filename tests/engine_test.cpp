@@ -57,8 +57,9 @@ class ServingEngine : public testing::TestWithParam<Kind> {
   const Tokenizer tokenizer_{checkpoint_folder("llama-mha")};
 };
 
-/// In a flat cache nobody gives way.
+/// In a flat cache nobody is preempted.
 class ServingEngineWithBlocks : public ServingEngine {};
+class ServingEngineThatShares : public ServingEngine {};
 
 // Answers
 
@@ -121,10 +122,10 @@ TEST_P(ServingEngine, SaysWhatOfThePromptWasCached) {
   EXPECT_EQ(play.answers.at(second).summary->prompt_tokens, 19);
 }
 
-// Giving way
+// Preemption
 
-// SC2, SC8, SC11: nothing is lost, told twice or counted twice when a request gives way again and again.
-TEST_P(ServingEngine, TellsEveryIdOnceHoweverOftenARequestGivesWay) {
+// SC2, SC8, SC11: nothing is lost, told twice or counted twice when a request is preempted again and again.
+TEST_P(ServingEngine, TellsEveryIdOnceHoweverOftenARequestIsPreempted) {
   std::vector<GenerationRequest> requests;
   for (int n = 0; n < 8; ++n)
     requests.push_back(n % 2 == 0 ? request(1 + n * 3, 25, n) : sampled(request(1 + n * 3, 25, n), 3));
@@ -211,6 +212,24 @@ TEST_P(ServingEngine, EndsWithCapacityWhatOutgrowsTheCacheAndLetsTheOthersGoOn) 
   EXPECT_EQ(play.answers.at(exact).ids(), alone(request(32, 1)));
   EXPECT_EQ(play.answers.at(first).ids(), alone(request(3, 6)));
   EXPECT_EQ(play.answers.at(last).ids(), alone(request(2, 6)));
+}
+
+TEST_P(ServingEngineThatShares, KeepsAPinnedPrefixAndEndsWhatCanNeverFitBesideIt) {
+  ServingPlay play = this->play(12);
+  const GenerationRequest prefix = request(22, 0);
+  play.engine.pin(prefix.prompt_ids);  // six blocks
+  const std::int64_t pinned = play.held();
+  GenerationRequest large = request(30, 3, 90);  // eight
+  large.samples = 3;
+  const GenerationId never = play.submit(large);
+  const GenerationId hit = play.submit(request(25, 4));
+  while (play.step()) {
+  }
+  ASSERT_TRUE(play.answers.at(never).summary) << "two samples wait for a fork that never comes";
+  for (const auto& [sample, output] : play.answers.at(never).samples) EXPECT_EQ(output.reason, "capacity");
+  EXPECT_EQ(play.answers.at(hit).ids(), alone(request(25, 4)));
+  EXPECT_EQ(play.answers.at(hit).summary->cached_tokens, 22);
+  EXPECT_EQ(play.held(), pinned);
 }
 
 TEST_P(ServingEngine, EndsAtTheEndOfTheContext) {
@@ -317,7 +336,7 @@ TEST_P(ServingEngine, FreesAtOnceWhatACancelledRequestHeldWhereverItIs) {
   }
 }
 
-TEST_P(ServingEngineWithBlocks, ForgetsARequestThatIsCancelledAfterItGaveWay) {
+TEST_P(ServingEngineWithBlocks, ForgetsARequestThatIsCancelledAfterItWasPreempted) {
   ServingPlay play = this->play(10);
   const GenerationId first = play.submit(request(5, 30));
   const GenerationId second = play.submit(request(17, 20, 100));
@@ -408,6 +427,8 @@ TEST_P(ServingEngine, LosesNothingInThousandsOfRandomOperations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngine, testing::ValuesIn(kAllKinds),
+                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineThatShares, testing::Values(Kind::sharing, Kind::tiered),
                          [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineWithBlocks,
                          testing::Values(Kind::paged, Kind::sharing, Kind::tiered),

@@ -143,7 +143,7 @@ TEST_F(AnEngineThread, RefusesAtOnceWhatIsWrong) {
 TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
   Client held;
   hold(held);
-  std::vector<Client> clients(kMaxQueued - 1);  // the one that joined in this pass counts until its end
+  std::vector<Client> clients(kMaxQueued - 1);  // the one that was admitted in this pass counts until its end
   for (Client& client : clients) submit(client, request(4, 3));
   Client refused;
   EXPECT_EQ(std::get<EngineThread::Refusal>(door_->submit(request(4, 3), refused.listener())),

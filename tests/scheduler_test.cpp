@@ -1,6 +1,6 @@
-// The policy of continuous batching without a model: who joins, who gives way, who is stuck, and that
-// everything ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases of faults
-// that users of such schedulers have reported.
+// The policy of continuous batching without a model: who is admitted, who is preempted, who is stuck, and
+// that everything ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases of
+// faults that users of such schedulers have reported.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -123,7 +123,7 @@ std::unique_ptr<KvManager> sharing(std::int64_t blocks, std::int64_t host_blocks
 
 using Ids = std::vector<std::int32_t>;
 
-// Joining and leaving
+// Coming and going
 
 TEST(Scheduler, GivesEveryoneWhoDecodesARowAndTheRestToPrompts) {
   Play play(paged(100), {.max_batch_tokens = 8, .max_sequences = 4});
@@ -144,14 +144,14 @@ TEST(Scheduler, GivesEveryoneWhoDecodesARowAndTheRestToPrompts) {
   EXPECT_EQ(play.rows, 2);
 }
 
-TEST(Scheduler, LetsNewOnesJoinAndFinishedOnesLeaveAtAnyStep) {
+TEST(Scheduler, AdmitsNewOnesAndLetsFinishedOnesLeaveAtAnyStep) {
   Play play(paged(100), {.max_batch_tokens = 64, .max_sequences = 3});
   play.add(3, 2);
   play.add(3, 5);
   play.step();
   play.add(3, 2);
   play.step();
-  EXPECT_EQ(play.turns, (Ids{0, 1, 2})) << "the third joins beside those that decode";
+  EXPECT_EQ(play.turns, (Ids{0, 1, 2})) << "the third is admitted beside those that decode";
   play.step();
   EXPECT_EQ(play.turns, (Ids{1, 2})) << "the first has left";
   play.run();
@@ -249,10 +249,10 @@ TEST(Scheduler, ComputesAPromptAloneWhereItIsAskedTo) {
   EXPECT_EQ(play.turns, (Ids{0, 1}));
 }
 
-// Giving way
+// Preemption
 
 // SC10: the victim rule is the documented one, whatever work it loses.
-TEST(Scheduler, LetsTheYoungestGiveWayHoweverMuchItHasDone) {
+TEST(Scheduler, PreemptsTheYoungestHoweverMuchItHasDone) {
   Play play(paged(12), {.max_batch_tokens = 64, .max_sequences = 8});
   play.add(4, 30);
   play.add(38, 4);  // ten blocks
@@ -269,9 +269,9 @@ TEST(Scheduler, LetsTheYoungestGiveWayHoweverMuchItHasDone) {
   EXPECT_TRUE(play.ended(0) && play.ended(1));
 }
 
-// Each of the twelve gives way to those before it as they grow, and comes back when one of them ends. Without
-// a bound the last would do so seven times.
-TEST(Scheduler, LetsNobodyGiveWayMoreOftenThanItSays) {
+// Each of the twelve is preempted by those before it as they grow, and admitted again when one of them ends.
+// Without a bound that would happen to the last one seven times.
+TEST(Scheduler, PreemptsNobodyMoreOftenThanItSays) {
   Play play(paged(38), {.max_batch_tokens = 1000, .max_sequences = 100});
   for (std::int64_t n = 0; n < 12; ++n) play.add(1 + n % 3, 9 + 8 * n);
   play.add(5, 60);
@@ -293,7 +293,7 @@ TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
     play.step();
     const Ids before = play.sequence(0).token_ids;
     ASSERT_EQ(play.sequence(0).stored, held);
-    play.step();  // gives way and comes back at once
+    play.step();  // is preempted and admitted again at once
     EXPECT_EQ(play.scheduler.preemptions(), 1);
     EXPECT_EQ(play.rows, held + 1 - held / kBlockSize * kBlockSize) << "the full blocks were found";
     EXPECT_EQ(Ids(play.sequence(0).token_ids.begin(), play.sequence(0).token_ids.end() - 1), before);
@@ -315,7 +315,7 @@ TEST(Scheduler, BringsAllToTheirEndsWhenMostOfThePoolIsShared) {
   EXPECT_LT(play.steps, 5 * (15 + 3));
 }
 
-// SC4, SC6: whatever the size of the pool, each step brings the oldest on and nobody gives way for ever.
+// SC4, SC6: whatever the size of the pool, each step brings the oldest on and nobody is preempted for ever.
 TEST(Scheduler, EndsEverythingInBoundedStepsAtEverySizeOfThePool) {
   for (const bool shares : {false, true}) {
     for (std::int64_t blocks = 3; blocks < 30; ++blocks) {
@@ -378,7 +378,7 @@ TEST(Scheduler, EndsWhoCanNeverGoOnAndLetsTheOthersRun) {
   for (const std::int32_t id : {0, 3, 4}) EXPECT_TRUE(play.ended(id)) << id;
 }
 
-TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutMakingOthersGiveWay) {
+TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutPreemptingOthers) {
   Play play(flat(3, 10), {.max_batch_tokens = 16, .max_sequences = 8});
   play.add(4, 50);
   play.add(8, 50);
@@ -395,7 +395,7 @@ TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutMakingOthersGiveWay) {
 // Moving to the host tier and back
 
 // SW2: who was moved out comes back; with room in the host tier nothing but tails is computed again.
-TEST(Scheduler, MovesWhatGivesWayToTheHostTierAndBack) {
+TEST(Scheduler, MovesWhatIsPreemptedToTheHostTierAndBack) {
   const auto recomputed = [](std::int64_t host_blocks, CountersReport& counters) {
     Play play(sharing(14, host_blocks), {.max_batch_tokens = 64, .max_sequences = 8});
     play.add(8, 40);
@@ -420,8 +420,8 @@ TEST(Scheduler, MovesWhatGivesWayToTheHostTierAndBack) {
   EXPECT_EQ(none.swaps_out, 0);
 }
 
-// SW9: one that cannot join moves nothing.
-TEST(Scheduler, MovesNothingForOneThatCannotJoin) {
+// SW9: for one that cannot be admitted nothing is moved.
+TEST(Scheduler, MovesNothingForOneThatCannotBeAdmitted) {
   Play play(sharing(8, 8), {.max_batch_tokens = 64, .max_sequences = 8});
   play.add(8, 20);
   play.add(28, 1);  // seven blocks

@@ -133,7 +133,7 @@ std::int32_t Engine::fresh_sequence() {
 bool Engine::run_pass() {
   const Clock::time_point begin = Clock::now();
   NextPass pass = scheduler_.next();
-  for (; pass.stuck != nullptr; pass = scheduler_.next()) end(static_cast<Sample&>(*pass.stuck), "capacity");
+  for (; pass.stuck != nullptr; pass = scheduler_.next()) end_stuck(static_cast<Sample&>(*pass.stuck));
   if (pass.turns.empty()) return false;
 
   const Clock::time_point planned = Clock::now();
@@ -141,7 +141,7 @@ bool Engine::run_pass() {
   scheduler_.commit(pass);
   ++totals_.passes;
   totals_.computed_tokens += pass.plan.tokens();
-  note_joined(pass, begin);
+  note_admitted(pass, begin);
   takers_.clear();
   picks_.clear();
   for (const NextPass::Turn& turn : pass.turns) {
@@ -155,12 +155,21 @@ bool Engine::run_pass() {
   return true;
 }
 
+/// With a sample end those that would have forked from it.
+void Engine::end_stuck(Sample& sample) {
+  std::vector<Sample*> samples;
+  for (Sample& other : sample.generation.samples) {
+    if (&other == &sample || sample.forks > 0) samples.push_back(&other);
+  }
+  for (Sample* each : samples) end(*each, "capacity");
+}
+
 /// Those whose first pass this was.
-void Engine::note_joined(const NextPass& pass, Clock::time_point now) {
+void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
   for (const NextPass::Turn& turn : pass.turns) {
     Generation& generation = static_cast<Sample&>(*turn.sequence).generation;
-    if (generation.joined) continue;
-    generation.joined = now;
+    if (generation.admitted) continue;
+    generation.admitted = now;
     generation.summary.queue_ms = ms_between(generation.submitted, now);
     generation.summary.cached_tokens = manager_.cached_tokens(turn.sequence->id);
     --queued_;
@@ -195,7 +204,7 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
   const GenerationRequest& asked = generation.asked;
   if (!generation.began) {
     generation.began = Clock::now();
-    generation.summary.prefill_ms = ms_between(*generation.joined, *generation.began);
+    generation.summary.prefill_ms = ms_between(*generation.admitted, *generation.began);
   }
   sample.token_ids.push_back(id);
   ++generation.summary.generated_tokens;
@@ -216,7 +225,7 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
 /// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
 void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
   Generation& generation = sample.generation;
-  if (!generation.joined && generation.open == 1) --queued_;  // it never will
+  if (!generation.admitted && generation.open == 1) --queued_;  // it never will
   scheduler_.remove(sample);
   sample.ended = true;
   event.sample = sample.number;
@@ -227,7 +236,14 @@ void Engine::end(Sample& sample, const std::string& reason, GenerationEvent even
     event.text += sample.stops.finish();
   }
   if (--generation.open == 0) {
-    if (generation.began) generation.summary.decode_ms = ms_between(*generation.began, Clock::now());
+    const Clock::time_point now = Clock::now();
+    if (generation.began) {
+      generation.summary.decode_ms = ms_between(*generation.began, now);
+    } else if (generation.admitted) {
+      generation.summary.prefill_ms = ms_between(*generation.admitted, now);
+    } else {
+      generation.summary.queue_ms = ms_between(generation.submitted, now);
+    }
     event.summary = generation.summary;
     ++totals_.requests;
   }

@@ -6,7 +6,7 @@
 ///
 /// On a GPU `forward` only queues a pass. While it runs, the host advances the bookkeeping (lengths, hashes
 /// of full blocks), forks samples and prepares the draws; it waits once, for the chosen ids. The next plan
-/// can not be made before that: it depends on who has ended, and where blocks are shared, on the ids
+/// cannot be made before that: it depends on who has ended, and where blocks are shared, on the ids
 /// themselves.
 #pragma once
 
@@ -41,10 +41,10 @@ struct GenerationRequest {
 /// What a request was, when it has ended.
 struct GenerationSummary {
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;     ///< of the prompt, not computed when it first joined
+  std::int64_t cached_tokens = 0;     ///< of the prompt, not computed when it was admitted first
   std::int64_t generated_tokens = 0;  ///< of all samples, each counted once, however often it was recomputed
-  double queue_ms = 0;                ///< from the submission until it joined
-  double prefill_ms = 0;              ///< from then until the first token
+  double queue_ms = 0;                ///< from the submission until it was admitted, or ended
+  double prefill_ms = 0;              ///< from then until the first token, or the end if there was none
   double decode_ms = 0;               ///< from then until the last sample ended
 };
 
@@ -109,7 +109,7 @@ class Engine {
   /// @throws RunError when logits are not finite, or the device fails.
   bool run_pass();
 
-  std::int64_t queued() const { return queued_; }  ///< requests that have not joined yet
+  std::int64_t queued() const { return queued_; }  ///< requests that were not admitted yet
   const Scheduler& scheduler() const { return scheduler_; }
   const KvManager& manager() const { return manager_; }
   const EngineTotals& totals() const { return totals_; }
@@ -136,10 +136,11 @@ class Engine {
     std::int64_t open = 0;       // samples that have not ended
     GenerationSummary summary;
     Clock::time_point submitted;
-    std::optional<Clock::time_point> joined, began;  // began: the first token
+    std::optional<Clock::time_point> admitted, began;  // began: the first token
   };
 
-  void note_joined(const NextPass& pass, Clock::time_point now);
+  void note_admitted(const NextPass& pass, Clock::time_point now);
+  void end_stuck(Sample& sample);
   void want_tokens(Sample& sample, std::int64_t row);
   void take_token(Sample& sample, std::int32_t id);
   void end(Sample& sample, const std::string& reason, GenerationEvent event = {});

@@ -44,7 +44,7 @@ class EngineThread {
   };
 
   /// Starts the thread. Nobody else may use `engine` from now on, but for `check`.
-  /// @param max_queued  requests that have not joined yet, at most; one that joins counts until its first
+  /// @param max_queued  requests that were not admitted yet, at most; one that is counts until its first
   /// pass is done
   EngineThread(Engine& engine, std::int64_t max_queued);
   /// Cancels what is there.
@@ -95,7 +95,7 @@ class EngineThread {
   std::mutex mutex_;  // of all that follows
   std::condition_variable ordered_, looked_;
   std::deque<Order> orders_;
-  std::int64_t ordered_requests_ = 0, queued_requests_ = 0;  // not in the engine yet; there, but not joined
+  std::int64_t ordered_requests_ = 0, queued_requests_ = 0;  // not in the engine yet; there, but not admitted
   GenerationId last_id_ = 0;
   bool closed_ = false, stopping_ = false;
   bool idle_ = true;         // there is nothing to do, and status_ says how it is

@@ -43,15 +43,15 @@ Scheduler::Scheduler(KvManager& manager, const SchedulerSettings& settings)
 NextPass Scheduler::next() {
   NextPass pass;
   if ((pass.stuck = outgrown()) != nullptr) return pass;
-  if (settings_.prefill_alone && join_alone(pass)) return pass;
+  if (settings_.prefill_alone && admit_alone(pass)) return pass;
   if (settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty()) {
     preempt_youngest();
-    if (running_.empty() && join_alone(pass)) return pass;
+    if (running_.empty() && admit_alone(pass)) return pass;
   }
 
   std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
   if (!settings_.prefill_alone) {
-    while (const std::int64_t taken = join(pass, rows)) rows -= taken;
+    while (const std::int64_t taken = admit(pass, rows)) rows -= taken;
   }
   while (!running_.empty()) {
     if (std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns))) {
@@ -66,7 +66,7 @@ NextPass Scheduler::next() {
     ++running_.back()->preemptions;
     preempt_youngest();
   }
-  // Nothing else holds memory, and still the next one has not joined.
+  // Nothing else holds memory, and still the next one was not admitted.
   if (!waiting_.empty()) pass.stuck = waiting_.front();
   return pass;
 }
@@ -77,7 +77,7 @@ void Scheduler::commit(const NextPass& pass) {
   ++passes_;
 }
 
-/// One that has more tokens than there is memory for: with it no plan can succeed, whoever gives way.
+/// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
 ScheduledSequence* Scheduler::outgrown() const {
   const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
     return length(*sequence) > manager_.capacity();
@@ -99,8 +99,8 @@ std::int64_t Scheduler::give_turns(NextPass& pass) const {
   return rows;
 }
 
-/// Whether the rules, memory aside, let the first of those that wait join.
-bool Scheduler::may_join() const {
+/// Whether the rules, memory aside, let the first of those that wait be admitted.
+bool Scheduler::may_admit() const {
   if (waiting_.empty()) return false;
   if (running_.empty()) return true;
   const ScheduledSequence& first = *waiting_.front();
@@ -109,14 +109,14 @@ bool Scheduler::may_join() const {
   return seats <= settings_.max_sequences && first.preemptions < kMaxPreemptions;
 }
 
-void Scheduler::join_front() {
+void Scheduler::admit_front() {
   running_.push_back(waiting_.front());
   waiting_.pop_front();
 }
 
-/// The first of those that wait joins with a pass of its own, if it fits.
-bool Scheduler::join_alone(NextPass& pass) {
-  if (!may_join()) return false;
+/// Admits the first of those that wait with a pass of its own, if it fits.
+bool Scheduler::admit_alone(NextPass& pass) {
+  if (!may_admit()) return false;
   pass.turns = {{waiting_.front(), length(*waiting_.front())}};
   std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
   if (!plan) {
@@ -124,15 +124,15 @@ bool Scheduler::join_alone(NextPass& pass) {
     return false;
   }
   pass.plan = *std::move(plan);
-  join_front();
+  admit_front();
   return true;
 }
 
-/// The first of those that wait joins, if there are rows left for it and the whole of it fits beside the
+/// Admits the first of those that wait, if there are rows left for it and the whole of it fits beside the
 /// others. It begins with as many of its tokens as there are rows.
-/// @return rows that it takes; 0: it does not join
-std::int64_t Scheduler::join(NextPass& pass, std::int64_t rows) {
-  if (rows == 0 || !may_join()) return 0;
+/// @return rows that it takes; 0: it is not admitted
+std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows) {
+  if (rows == 0 || !may_admit()) return 0;
   ScheduledSequence& first = *waiting_.front();
   pass.turns.push_back({&first, length(first)});
   const std::optional<PassPlan> whole = manager_.plan(work_of(pass.turns));
@@ -141,7 +141,7 @@ std::int64_t Scheduler::join(NextPass& pass, std::int64_t rows) {
     return 0;
   }
   manager_.abort(*whole);
-  join_front();
+  admit_front();
   // What the manager remembers of it needs no row.
   const std::int64_t needed = whole->row_begin.back() - whole->row_begin.end()[-2];
   const std::int64_t taken = std::min(rows, needed);
@@ -191,7 +191,7 @@ void Scheduler::check_invariants() const {
   for (const ScheduledSequence* sequence : waiting_) {
     expect(seen.insert(sequence).second, "a sequence that waits is there twice");
     expect(sequence->stored == 0, "a sequence waits and has something stored");
-    expect(sequence->preemptions <= kMaxPreemptions, "a sequence gave way too often");
+    expect(sequence->preemptions <= kMaxPreemptions, "a sequence was preempted too often");
   }
 }
 

@@ -3,19 +3,21 @@
 /// ways to run requests are driven by it: the batch run of the four programs (common/kv/run.h) and the
 /// serving engine (engine.h).
 ///
-/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes, and in
-/// the rows that are left, the prompts of those that join, in chunks. The rules:
+/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes, and in the rows
+/// that are left the prompts of those that are admitted, in chunks. The rules:
 ///
 /// 1. First come, first served. A sequence that waits is never overtaken, and all that wait are younger than
 ///    all that run.
-/// 2. A sequence joins when the whole of it fits beside all that run, with the manager's watermark. So at
-///    most one of those that run, the youngest, is still in its prompt.
-/// 3. When those that run cannot all grow, the youngest gives way (it is *preempted*): its memory goes back,
-///    and it waits at the head of the queue with all its ids. What it had computed stays findable where the
-///    manager shares blocks, first in the pool, then in the host tier where there is room; so coming back
-///    means to compute again only what was lost.
-/// 4. The oldest never gives way, so every pass brings it on, and everything ends.
-/// 5. Who has given way kMaxPreemptions times comes back only as the oldest: nobody gives way more often.
+/// 2. A sequence is admitted when the whole of it fits beside all that run, with the manager's watermark. So
+///    at most one of those that run, the youngest, is still in its prompt.
+/// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits at
+/// the
+///    head of the queue with all its ids. What it had computed stays findable where the manager shares
+///    blocks, first in the pool and then, where there is room, in the host tier: a block is swapped out when
+///    another sequence needs its memory, not before, and only what was lost is computed again.
+/// 4. The oldest is never preempted, so every pass brings it on, and everything ends.
+/// 5. Who was preempted kMaxPreemptions times is admitted again only as the oldest, and so never preempted
+///    more often.
 /// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
 #pragma once
 
@@ -39,18 +41,18 @@ struct ScheduledSequence {
 
   // The scheduler's:
   std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
-  std::int64_t preemptions = 0;  ///< how often it gave way, forced ones aside
+  std::int64_t preemptions = 0;  ///< forced ones aside
 };
 
 struct SchedulerSettings {
   /// Rows of a pass at most. No fewer than `max_sequences`, so that all that run get one.
   std::int64_t max_batch_tokens = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_sequences = std::numeric_limits<std::int64_t>::max();  ///< running at a time
-  /// A sequence that joins is computed in a pass of its own, all of it, before others go on. So the four
-  /// programs do it: what prefill and decode cost is then told apart, and a prompt hits what the one before
-  /// it has filled.
+  /// A sequence that is admitted is computed in a pass of its own, all of it, before others go on. So the
+  /// four programs do it: what prefill and decode cost is then told apart, and a prompt hits what the one
+  /// before it has filled.
   bool prefill_alone = false;
-  /// For tests: the youngest gives way every so many passes; 0: only when needed.
+  /// For tests: the youngest is preempted every so many passes; 0: only when needed.
   std::int64_t preempt_every = 0;
 };
 
@@ -90,18 +92,20 @@ class Scheduler {
   void commit(const NextPass& pass);
 
   const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
-  const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }   ///< the next to join first
-  std::int64_t preemptions() const { return preemptions_; }                    ///< of all, forced ones too
+  const std::deque<ScheduledSequence*>& waiting() const {
+    return waiting_;
+  }                                                          ///< the next to be admitted first
+  std::int64_t preemptions() const { return preemptions_; }  ///< of all, forced ones too
   /// @throws std::logic_error if a sequence is in two places or a rule above does not hold. Not between
   /// `next` and `commit`.
   void check_invariants() const;
 
  private:
   ScheduledSequence* outgrown() const;
-  bool may_join() const;
-  void join_front();
-  bool join_alone(NextPass& pass);
-  std::int64_t join(NextPass& pass, std::int64_t rows);
+  bool may_admit() const;
+  void admit_front();
+  bool admit_alone(NextPass& pass);
+  std::int64_t admit(NextPass& pass, std::int64_t rows);
   std::int64_t give_turns(NextPass& pass) const;
   void preempt_youngest();
 
