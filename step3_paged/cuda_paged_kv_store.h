@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "common/cuda/attention.h"
 #include "common/cuda/memory.h"
@@ -27,11 +28,15 @@ class CudaPagedKvStore : public KvStore {
                    const cuda::Device& device);
 
   void begin(const PassPlan& plan) override;
+  std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
 
  protected:
   // The two parts of `begin`. Only the first touches blocks, so it can run in a stream of its own.
+  bool prepares_blocks(const PassPlan& plan) const {  ///< Whether it has anything to do.
+    return !plan.copies.empty() || (settings_.fill != DebugFill::none && !plan.fresh_blocks.empty());
+  }
   void prepare_blocks(const PassPlan& plan, cudaStream_t stream);
   void send(const PassPlan& plan);
 

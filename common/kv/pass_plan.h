@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -67,6 +68,8 @@ struct PassPlan {
     for (const std::vector<std::int32_t>* table : tables) {
       table_width = std::max(table_width, static_cast<std::int32_t>(table->size()));
     }
+    // A width that seldom changes: a GPU can then repeat what it did for the pass before.
+    table_width = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(table_width)));
     block_table.assign(tables.size() * static_cast<std::size_t>(table_width), -1);
     for (std::size_t s = 0; s < tables.size(); ++s) {
       std::copy(tables[s]->begin(), tables[s]->end(),

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -56,6 +57,14 @@ class Backend {
   virtual void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) = 0;
   /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g).
   virtual void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) = 0;
+  /// Runs `layers`, which asks for operations on this backend and on a store. A device may do again what an
+  /// earlier call with the same key has queued instead of calling `layers`; the host's side of a matrix, its
+  /// shape, then stays as it is.
+  /// @param key  equal for two calls only if both would queue the same work; empty: equal to none
+  virtual void run_layers(std::span<const std::int64_t> key, const std::function<void()>& layers) {
+    static_cast<void>(key);
+    layers();
+  }
   /// out[n] = x[rows[n]].
   virtual void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) = 0;
   /// Copies x to the host as floats [rows, cols].
