@@ -14,24 +14,24 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kLabelWidth = 43, kColumnWidth = 20, kLineWidth = 112;
+constexpr std::size_t kLabelWidth = 42, kColumnWidth = 20, kLineWidth = 112;
 constexpr std::size_t kSizesToFit = 4;
 
 constexpr const char* kNote =
-    "Cells: the median of the rounds in ms; its ratio to the same in the step before (both forms of step 3 "
-    "to "
-    "step 2; step 4 to step 3 without gather), x0.95 or 1/20 for a twentieth; the spread, (slowest - "
-    "fastest) "
+    "Each cell: the median of the rounds; its ratio to the step before, as x0.95, or 1/20 for a twentieth "
+    "(step 3 to step 2, with gather and without; step 4 to step 3 without); the spread, (slowest - fastest) "
     "/ median. The steps took turns, so that what else the machine did met them all; a ratio that differs "
-    "from "
-    "1 by less than the spreads says nothing. Exponents: a cached token costs the weights, the same at every "
-    "context, and attention over it, so it lies between 0 and 1, nearer to 1 where the model is small; "
-    "without "
-    "a cache it is about 1, and above where attention weighs.";
+    "from 1 by less than the spreads says nothing. The exponent b is the slope of the straight line through "
+    "the logarithms of the points under it, by least squares. A token with a cache costs the weights, the "
+    "same at every context, and attention over the context: b is between 0 and 1, and nearer to 1 the "
+    "smaller the model. Without a cache all rows are computed again: b is about 1, and above it where "
+    "attention weighs.";
+
+using Names = std::vector<std::string>;
 
 /// The names of all workloads, in the order in which they first appear.
-std::vector<std::string> workload_names(std::span<const StepRuns> steps) {
-  std::vector<std::string> names;
+Names workload_names(std::span<const StepRuns> steps) {
+  Names names;
   for (const StepRuns& step : steps) {
     for (const BenchmarkRun& run : step.runs) {
       if (std::ranges::find(names, run.name) == names.end()) names.push_back(run.name);
@@ -80,9 +80,10 @@ const StepRuns* step_before(std::span<const StepRuns> steps, std::size_t n) {
 
 // ---- text ----
 
-/// Four digits, more for what is 10,000 or above.
+/// Four digits; fewer for what is less than 1, more for what is 10,000 or above.
 std::string four_digits(double number) {
-  return fmt::format("{:.{}f}", number, number < 10 ? 3 : number < 100 ? 2 : number < 1000 ? 1 : 0);
+  const int digits = number < 1 ? 4 : number < 10 ? 3 : number < 100 ? 2 : number < 1000 ? 1 : 0;
+  return fmt::format("{:.{}f}", number, digits);
 }
 
 /// "x1.03"; "1/171" of what is less than a tenth.
@@ -92,18 +93,12 @@ std::string ratio(double now, double before) {
   return fmt::format("x{:.{}f}", times, times < 10 ? 2 : times < 1000 ? 1 : 0);
 }
 
-std::string row(const std::string& label, std::span<const std::string> cells) {
-  std::string line = fmt::format("{:<{}}", label, kLabelWidth);
-  for (const std::string& cell : cells) line += fmt::format("{:>{}}", cell, kColumnWidth);
-  return line + "\n";
-}
-
-/// A row with what `cell` gives of each column.
+/// A label, and what `cell` gives of each column.
 std::string row(const std::string& label, std::span<const StepRuns> steps,
                 const std::function<std::string(std::size_t)>& cell) {
-  std::vector<std::string> cells;
-  for (std::size_t n = 0; n < steps.size(); ++n) cells.push_back(cell(n));
-  return row(label, cells);
+  std::string line = fmt::format("{:<{}}", label, kLabelWidth);
+  for (std::size_t n = 0; n < steps.size(); ++n) line += fmt::format("{:>{}}", cell(n), kColumnWidth);
+  return line + "\n";
 }
 
 std::string time_cell(std::span<const StepRuns> steps, std::size_t n, const std::string& name) {
@@ -122,26 +117,24 @@ struct Detail {
   const char* counter;  // its name in the JSON
   const char* label;
   double unit;
+  int digits;                 // after the point
+  bool also_nothing = false;  // shown even if it is 0 in every step
 };
-constexpr Detail kDetails[] = {{"shared_prefix/", "cached_tokens", "  cached tokens", 1},
-                               {"decode/", "gathered_bytes", "  MB gathered in the whole run", 1e6},
-                               {"grow/", "bytes_moved", "  MB moved", 1e6},
-                               {"", "gpu_ms", "  ms on the GPU", 1}};
+constexpr Detail kDetails[] = {{"shared_prefix/", "cached_tokens", "  cached tokens", 1, 0, true},
+                               {"decode/", "gathered_bytes", "  MB gathered in the whole run", 1e6, 1},
+                               {"grow/", "bytes_moved", "  MB moved", 1e6, 1},
+                               {"", "gpu_ms", "  ms on the GPU", 1, 3}};
 
 std::string detail_rows(std::span<const StepRuns> steps, const std::string& name) {
   std::string rows;
   for (const Detail& detail : kDetails) {
-    const auto has_it = [&](const StepRuns& step) {
-      return counter(step, name, detail.counter).value_or(0) > 0 ||
-             std::string_view(detail.counter) == "cached_tokens";
-    };
-    if (!name.starts_with(detail.kind) || std::ranges::none_of(steps, has_it)) continue;
+    const auto value = [&](const StepRuns& step) { return counter(step, name, detail.counter); };
+    const bool nothing =
+        std::ranges::all_of(steps, [&](const StepRuns& step) { return value(step).value_or(0) == 0; });
+    if (!name.starts_with(detail.kind) || (nothing && !detail.also_nothing)) continue;
     rows += row(detail.label, steps, [&](std::size_t n) -> std::string {
-      const std::optional<double> value = counter(steps[n], name, detail.counter);
-      if (!value) return "-";
-      return detail.unit == 1 && *value == static_cast<double>(static_cast<std::int64_t>(*value))
-                 ? fmt::format("{:.0f}", *value)
-                 : four_digits(*value / detail.unit);
+      const std::optional<double> known = value(steps[n]);
+      return known ? fmt::format("{:.{}f}", *known / detail.unit, detail.digits) : "-";
     });
   }
   return rows;
@@ -181,8 +174,7 @@ std::optional<Point> point(const StepRuns& step, const std::string& name) {
   return Point{*context, 1e3 / *per_second};
 }
 
-std::string family_rows(std::span<const StepRuns> steps, const std::string& family,
-                        std::span<const std::string> names) {
+std::string family_rows(std::span<const StepRuns> steps, const std::string& family, const Names& names) {
   std::string rows = row(family, steps, [&](std::size_t n) -> std::string {
     std::vector<Point> points;
     for (const std::string& name : names) {
@@ -203,10 +195,10 @@ std::string family_rows(std::span<const StepRuns> steps, const std::string& fami
   return rows;
 }
 
-std::string growth(std::span<const StepRuns> steps) {
-  std::vector<std::string> families;
-  std::map<std::string, std::vector<std::string>> members;
-  for (const std::string& name : workload_names(steps)) {
+std::string growth(std::span<const StepRuns> steps, const Names& names) {
+  Names families;
+  std::map<std::string, Names> members;
+  for (const std::string& name : names) {
     const std::string family = family_of(name);
     if (members[family].empty()) families.push_back(family);
     members[family].push_back(name);
@@ -216,11 +208,40 @@ std::string growth(std::span<const StepRuns> steps) {
     if (!family.empty() && members[family].size() >= kSizesToFit)
       rows += family_rows(steps, family, members[family]);
   }
-  if (rows.empty()) return "";
-  return "How the ms per token grow: ^ b, where ms = a * context^b by least squares through the logarithms "
-         "of the "
-         "points below it,\neach a context and the ms per token that came back there\n" +
-         rows + "\n";
+  return rows.empty() ? "" : "\nms per token at each context; ^ b: they grow as context^b\n" + rows;
+}
+
+// ---- all of it ----
+
+/// Times and growth of these workloads.
+std::string section(std::span<const StepRuns> steps, const Names& names) {
+  std::string table = row("ms", steps, [&](std::size_t n) { return steps[n].name(); });
+  std::string flaws;
+  for (const std::string& name : names) {
+    const std::string here = flaw_rows(steps, name);
+    flaws += here;
+    table += row(name, steps, [&](std::size_t n) { return time_cell(steps, n, name); });
+    table += detail_rows(steps, name) + here;
+  }
+  if (!flaws.empty()) table += "! not what the workload is meant to measure; give the cache more memory\n";
+  return table + growth(steps, names) + "\n";
+}
+
+/// What only one of several steps has measured stands under the table of what they have in common.
+std::string sections(std::span<const StepRuns> steps) {
+  const auto steps_with = [&](const std::string& name) {
+    return std::ranges::count_if(steps, [&](const StepRuns& step) { return !times(step, name).empty(); });
+  };
+  Names common = workload_names(steps);
+  if (steps.size() == 1) return section(steps, common);
+  std::erase_if(common, [&](const std::string& name) { return steps_with(name) == 1; });
+  std::string text = common.empty() ? "" : section(steps, common);
+  for (std::size_t n = 0; n < steps.size(); ++n) {
+    Names own = workload_names(steps.subspan(n, 1));
+    std::erase_if(own, [&](const std::string& name) { return steps_with(name) > 1; });
+    if (!own.empty()) text += section(steps.subspan(n, 1), own);
+  }
+  return text;
 }
 
 /// Broken between words.
@@ -242,25 +263,15 @@ std::string wrapped(const std::string& text) {
 }  // namespace
 
 std::string benchmark_table(std::span<const StepRuns> steps) {
-  const std::vector<std::string> names = workload_names(steps);
-  std::string table = row(steps.front().settings, steps, [&](std::size_t n) { return steps[n].name(); });
-  bool flawed = false;
-  for (const std::string& name : names) {
-    const std::string flaws = flaw_rows(steps, name);
-    flawed |= !flaws.empty();
-    table += row(name, steps, [&](std::size_t n) { return time_cell(steps, n, name); });
-    table += detail_rows(steps, name) + flaws;
-  }
-  if (flawed) table += "! not what the workload is meant to measure; give the cache more memory\n";
-  table += "\n" + growth(steps) + wrapped(kNote);
-  std::vector<std::string> notes;
+  std::string text = steps.front().settings + "\n\n" + sections(steps) + wrapped(kNote);
+  Names notes;
   for (const StepRuns& step : steps) {
     for (const std::string& note : step.notes) {
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     }
   }
-  for (const std::string& note : notes) table += wrapped(note);
-  return table;
+  for (const std::string& note : notes) text += "\n" + wrapped(note);
+  return text;
 }
 
 }  // namespace kvcache

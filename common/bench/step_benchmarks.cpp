@@ -39,7 +39,7 @@ constexpr const char* kNote =
 struct Subject {
   Program& program;
   const MakeCache& make_cache;
-  double memory_rate;               ///< bytes per second
+  double memory_rate = 0;           ///< bytes per second; 0: not measured yet
   std::int64_t largest_so_far = 0;  ///< rows of a pass that has run
 };
 
@@ -127,8 +127,9 @@ void set_counters(benchmark::State& state, const Subject& subject, const Workloa
       over_sequences([](const SequenceReport& s) { return s.finish_reason == "length" ? 0.0 : 1.0; });
   if (subject.program.gpu) state.counters["gpu_ms"] = measured.gpu_ms;
   if (workload.timed == Workload::Timed::decode_pass) {
-    state.counters["of_memory"] =
-        bytes_of_a_decode_pass(subject.program, workload) / measured.ms * 1e3 / subject.memory_rate;
+    const double per_second = bytes_of_a_decode_pass(subject.program, workload) / measured.ms * 1e3;
+    state.counters["of_memory"] = per_second / subject.memory_rate;
+    state.counters["memory_GB_per_s"] = subject.memory_rate * 1e-9;
   }
 }
 
@@ -137,6 +138,8 @@ void run_workload(benchmark::State& state, Subject& subject, const Workload& wor
   for (auto _ : state) {
     const Measured measured = run_once(subject, workload);
     state.SetIterationTime(measured.ms * 1e-3);
+    if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
+      subject.memory_rate = memory_read_rate(subject.program);
     set_counters(state, subject, workload, measured);
   }
 }
@@ -176,8 +179,7 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
 }
 
 /// What Google Benchmark writes beside the numbers.
-void describe(const Subject& subject) {
-  const Program& program = subject.program;
+void describe(const Program& program) {
   benchmark::AddCustomContext("step", name_of(program.step));
   benchmark::AddCustomContext("model", program.model_name);
   benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
@@ -186,7 +188,6 @@ void describe(const Subject& subject) {
   if (program.step == Step::paged || program.step == Step::prefix_cache)
     benchmark::AddCustomContext("attention",
                                 program.options.attention == AttentionPath::gather ? "gather" : "paged");
-  benchmark::AddCustomContext("memory_read_GB_per_s", fmt::format("{:.1f}", subject.memory_rate * 1e-9));
   benchmark::AddCustomContext("note", kNote);
 }
 
@@ -220,10 +221,8 @@ int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_
     const std::optional<Options> options = own_options(step, line);
     if (!options) return 0;
     Program program = load_program(step, *options);
-    const bool names_only = std::ranges::any_of(
-        line, [](std::string_view word) { return word.starts_with("--benchmark_list_tests"); });
-    Subject subject{program, make_cache, names_only ? 1 : memory_read_rate(program)};
-    describe(subject);
+    Subject subject{program, make_cache};
+    describe(program);
     return run_all(subject, line);
   });
 }
