@@ -24,16 +24,14 @@ namespace {
 
 constexpr const char* kNote =
     "Every run starts with an empty cache, but those called warm: there the shared prefix was computed "
-    "before. "
-    "Passes larger than any before are run once untimed. time_to_first_token: prefill and the choice of a "
-    "token. decode: the median pass, the first of a run left out. generate: prefill and decoding. "
-    "shared_prefix: until all requests, one after the other, have their first token; cached_tokens says what "
-    "was found. Times are wall times; gpu_ms is the GPU's part of them, from the first kernel of a pass to "
-    "the "
-    "last, by CUDA events. of_memory: the weights and the K and V that a decode pass must read, per time, as "
-    "a "
-    "share of the measured read rate; above 1 the processor's caches held them. Workloads longer than the "
-    "model's context are left out. Single runs on a shared machine vary: compare medians.";
+    "before. Passes larger than any before are run once untimed. time_to_first_token: prefill and the "
+    "choice of a token. decode: the median pass, the first of a run left out. generate: prefill and "
+    "decoding. shared_prefix: until all requests, one after the other, have their first token; "
+    "cached_tokens says what was found. Times are wall times; gpu_ms is the GPU's part of them, from the "
+    "first kernel of a pass to the end of its last one, by CUDA events. of_memory: the weights and the K "
+    "and V that a decode pass must read, per time, as a share of the measured read rate; above 1 the "
+    "processor's caches held them. Workloads longer than the model's context are left out. Single runs on "
+    "a shared machine vary: compare medians.";
 
 /// The step that is measured.
 struct Subject {

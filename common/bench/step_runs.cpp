@@ -40,13 +40,14 @@ BenchmarkRun run_of(const Json& entry) {
 StepRuns step_runs_of(const Json& json) {
   const Json& context = json.at("context");
   const auto text = [&](const char* key) { return context.at(key).get<std::string>(); };
-  StepRuns step{.step = text("step"),
-                .settings = fmt::format("{}, {} {}, {} threads", text("model"), text("device"), text("dtype"),
-                                        text("threads")),
-                .gather = context.value("attention", "paged") == "gather",
-                .notes = {},
-                .runs = {},
-                .json = {{"context", context}, {"benchmarks", Json::array()}}};
+  const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
+  StepRuns step{
+      .step = text("step"),
+      .settings = fmt::format("{}, {} {}, {}", text("model"), text("device"), text("dtype"), threads),
+      .gather = context.value("attention", "paged") == "gather",
+      .notes = {},
+      .runs = {},
+      .json = {{"context", context}, {"benchmarks", Json::array()}}};
   for (const auto& [key, value] : context.items()) {
     if (key.starts_with("note")) step.notes.push_back(value.get<std::string>());
   }
