@@ -107,11 +107,15 @@ TEST(StepBenchmarks, HaveThePromisedCountersAndCountWhatHappened) {
 }
 
 TEST(StepBenchmarks, GatherIsAnOptionOfSteps3And4AndItsBytesAreCounted) {
-  const json written = run_benchmarks("bench_step3_paged", "context:64/iter", {"--attention", "gather"});
+  const json written =
+      run_benchmarks("bench_step3_paged", "context:64/iter|prefix:128", {"--attention", "gather"});
   EXPECT_EQ(written["context"]["attention"], "gather");
   const json decode = benchmark(written, "decode/context:64");
   // 75 tokens are stored at the end, and the passes gathered 64, 65, ..., 75.
   EXPECT_EQ(decode["gathered_bytes"].get<double>() * 75, decode["kv_used"].get<double>() * 834);
+  EXPECT_EQ(benchmark(written, "shared_prefix/prefix:128/requests:16/warm")["gathered_bytes"],
+            benchmark(written, "shared_prefix/prefix:128/requests:16")["gathered_bytes"])
+      << "the run before is not counted";
   expect_refusal("bench_step1_no_cache", {"--attention", "gather"}, 2, {"--attention", "step1_no_cache"});
 }
 
