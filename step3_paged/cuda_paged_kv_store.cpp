@@ -103,6 +103,7 @@ void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) 
   cuda::SlotMap slots = paged_;
   if (settings_.attention == AttentionPath::gather) {
     cuda::gather_kv(dtype_, rows, slots, config_.kv_heads * config_.head_dim, gathered_, device_.stream());
+    gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
     rows = {gathered_.k, gathered_.v};
     slots = {.first_slot = gathered_.first_slot};
   }

@@ -31,6 +31,7 @@ class CudaPagedKvStore : public KvStore {
   std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
   // The two parts of `begin`. Only the first touches blocks, so it can run in a stream of its own.
@@ -85,6 +86,7 @@ class CudaPagedKvStore : public KvStore {
   cuda::Upload<std::int64_t> first_slots_;                 // [sequences + 1] of the rows gathered
   cuda::DeviceBuffer<std::byte> gathered_k_, gathered_v_;  // [rows, kv_heads, head_dim] of one layer
   cuda::GatheredKv gathered_;
+  std::int64_t gathered_bytes_ = 0;
 };
 
 }  // namespace kvcache

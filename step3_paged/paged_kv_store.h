@@ -34,6 +34,7 @@ class PagedKvStore : public KvStore {
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
   std::int64_t block_bytes() const { return block_bytes_; }
@@ -61,6 +62,7 @@ class PagedKvStore : public KvStore {
   const PassPlan* plan_ = nullptr;
   std::vector<AttentionSequence> sequences_;        // [sequences] of the pass, through the block table
   std::vector<std::byte> gathered_k_, gathered_v_;  // [context, kv_heads, head_dim] of one sequence and layer
+  std::int64_t gathered_bytes_ = 0;
 };
 
 }  // namespace kvcache

@@ -28,6 +28,10 @@ class KvStore {
   virtual void attend(std::int64_t layer, const Matrix& q, Matrix& out) = 0;
   /// The pass is over.
   virtual void end() {}
+
+  /// Bytes of K and V that were copied together for attention so far; each was read and written once. 0 where
+  /// attention reads them where they lie.
+  virtual std::int64_t gathered_bytes() const { return 0; }
 };
 
 }  // namespace kvcache

@@ -50,6 +50,7 @@ struct BlocksReport {
 struct CountersReport {
   std::int64_t prefix_hits = 0;  ///< blocks
   std::int64_t evictions = 0, preemptions = 0, copies = 0, swaps_out = 0, swaps_in = 0;
+  std::int64_t gathered_bytes = 0;  ///< of K and V, copied together for attention over the run
 };
 
 struct Report {

@@ -40,6 +40,7 @@ class Loop {
   }
 
   Report run() {
+    const std::int64_t gathered_before = store_.gathered_bytes();
     if (!settings_.pinned_prefix.empty()) pin_prefix();
     while (!waiting_.empty() || !running_.empty()) {
       while (!waiting_.empty() && admit(waiting_.front())) {
@@ -51,7 +52,9 @@ class Loop {
       }
       decode();
     }
-    return accounts_.finish(manager_);
+    Report report = accounts_.finish(manager_);
+    report.counters.gathered_bytes = store_.gathered_bytes() - gathered_before;
+    return report;
   }
 
  private:
@@ -153,7 +156,9 @@ class Loop {
   }
 
   void run_pass(const PassPlan& plan) {
+    if (settings_.before_pass) settings_.before_pass();
     model_.forward(plan, store_);
+    if (settings_.after_pass) settings_.after_pass();
     manager_.commit(plan);
     accounts_.pass(plan, manager_);
   }

@@ -35,6 +35,9 @@ struct RunSettings {
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};
   OnToken on_token = {};
+  /// For measurements: called before a forward pass is handed to the device, and when all of it has been. A
+  /// GPU may then still be at work.
+  std::function<void()> before_pass = {}, after_pass = {};
 };
 
 /// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,
