@@ -4,6 +4,8 @@
 /// step3_paged/README.md.
 #include "step3_paged/bench_kernels.h"
 
+#include <string>
+
 #include "common/bench/benchmark_program.h"
 #include "fmt/format.h"
 #ifdef WITH_CUDA
@@ -26,8 +28,9 @@ constexpr const char* kNote =
 void add_all() {
   kvcache::add_cpu_benchmarks();
 #ifdef WITH_CUDA
-  if (kvcache::cuda::Device::available()) return kvcache::cuda::add_cuda_benchmarks();
-  fmt::print(stderr, "note: without cuda/...: no GPU that can be used; step3_paged --device cuda says why\n");
+  const std::string why = kvcache::cuda::Device::why_unavailable();
+  if (why.empty()) return kvcache::cuda::add_cuda_benchmarks();
+  fmt::print(stderr, "note: without cuda/...: {}\n", why);
 #else
   fmt::print(stderr, "note: without cuda/...: this build has no CUDA support\n");
 #endif
