@@ -26,7 +26,7 @@ std::string name_of(Step step);
 /// One sequence as asked for: a text to encode, or token ids as they are.
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
-enum class Device : std::uint8_t { automatic, cpu, cuda };
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
 struct Options {
   std::filesystem::path model;  ///< empty: the shipped model
@@ -35,7 +35,7 @@ struct Options {
   std::int64_t tokens = 64;     ///< new tokens per sequence
   bool ignore_eos = false;
   SamplingParams sampling;
-  Device device = Device::automatic;
+  DeviceChoice device = DeviceChoice::automatic;
   std::optional<DType> dtype;  ///< none: f32 on the CPU, bf16 on CUDA
   int threads = 0;             ///< 0: all
   bool json = false, logits = false, demo = false;
