@@ -115,8 +115,9 @@ def run_doxygen(work, markdown):
         f"HTML_EXTRA_FILES = {files(THEME, 'doxygen-awesome-darkmode-toggle.js', 'doxygen-awesome-interactive-toc.js')} "
         f"{files(HERE, 'site.js')}",
     ]
-    if version(doxygen("--version")) >= (1, 9, 5):
-        settings.append("HTML_COLORSTYLE = LIGHT")  # the theme brings the dark one
+    newer = version(doxygen("--version")) >= (1, 9, 5)
+    # The theme brings the dark colours. Graphs let them shine through; newer versions do so unasked.
+    settings.append("HTML_COLORSTYLE = LIGHT" if newer else "DOT_TRANSPARENT = YES")
     doxygen("-", settings="\n".join(settings))
 
 
