@@ -7,10 +7,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # The book, in reading order. Everything else that is written in Markdown stands behind it, in the order of its path.
 CHAPTERS = [
     "README.md",
+    "docs/transformer.md",
     "step1_no_cache/README.md",
     "step2_flat_cache/README.md",
     "step3_paged/README.md",
     "step4_prefix_cache/README.md",
+    "docs/beyond.md",
+    "docs/glossary.md",
     "docs/articles.md",
 ]
 
