@@ -86,15 +86,26 @@ class Browser:
         raise TimeoutError(f"within {seconds} s this never was true: {script}")
 
     def click(self, selector):
-        """Clicks on the first element of a CSS selector, as a user would: it must be in sight."""
+        """Clicks on the first element of a CSS selector, as a user would: it is scrolled into sight, and nothing may lie
+        on it."""
         self._element(selector, "click", {})
 
     def type(self, selector, text):
         self._element(selector, "value", {"text": text})
 
+    def enter_frame(self, selector):
+        """Makes scripts and selectors mean the page inside of a frame, until `leave_frames` or `open`."""
+        self._send("POST", self.session + "/frame", {"id": self._find(selector)})
+
+    def leave_frames(self):
+        self._send("POST", self.session + "/frame", {"id": None})
+
+    def _find(self, selector):
+        return self._send("POST", self.session + "/element", {"using": "css selector", "value": selector})
+
     def _element(self, selector, action, body):
-        found = self._send("POST", self.session + "/element", {"using": "css selector", "value": selector})
-        self._send("POST", f"{self.session}/element/{next(iter(found.values()))}/{action}", body)
+        element = next(iter(self._find(selector).values()))
+        self._send("POST", f"{self.session}/element/{element}/{action}", body)
 
     def console(self):
         """The console's errors and warnings since it was last asked."""

@@ -26,7 +26,7 @@ std::string name_of(Step step);
 /// One sequence as asked for: a text to encode, or token ids as they are.
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
-/// What --device says. `automatic`: a GPU if there is one that can be used, else the CPU.
+/// What `--device` says. `automatic`: a GPU if there is one that can be used, else the CPU.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
 /// The command line of a step, checked. Each field is the option of its name; an option that the step does
@@ -37,7 +37,7 @@ struct Options {
   std::vector<Prompt> prompts;                    ///< in the order of the line; empty: the default prompt
   std::int64_t tokens = 64;                       ///< new tokens per sequence
   bool ignore_eos = false;                        ///< go on after an end-of-sequence id
-  SamplingParams sampling;                        ///< --temperature, --top-k, --top-p, --seed
+  SamplingParams sampling;                        ///< `--temperature`, `--top-k`, `--top-p`, `--seed`
   DeviceChoice device = DeviceChoice::automatic;  ///< where the model runs
   std::optional<DType> dtype;                     ///< none: f32 on the CPU, bf16 on CUDA
   int threads = 0;                                ///< 0: all

@@ -33,12 +33,8 @@ SCRIPTS = """
 def main():
     if len(sys.argv) != 2:
         fail(f"{sys.argv[0]} takes one argument, the folder to build in, as in: {sys.argv[0]} build/docs", 2)
-    for needed, package in [(THEME, "doxygen-awesome-css"), (MATHJAX, "libjs-mathjax")]:
-        if not needed.is_dir():
-            fail(f"{needed} is missing; install the package {package}, or let ./steps docs do it", 1)
-    for program, package in [("doxygen", "doxygen"), ("dot", "graphviz")]:
-        if not shutil.which(program):
-            fail(f"{program} is missing; install the package {package}, or let ./steps docs do it", 1)
+    if missing_package():
+        fail(missing_package(), 1)
     output = Path(sys.argv[1]).resolve()
     work = output / "work"
     shutil.rmtree(work, ignore_errors=True)
@@ -50,13 +46,29 @@ def main():
     print(f"The site begins at {output / 'html' / 'index.html'}")
 
 
+def missing_package():
+    """What is needed and not there, in words; None if all is."""
+    for needed, package in [(THEME, "doxygen-awesome-css"), (MATHJAX, "libjs-mathjax")]:
+        if not needed.is_dir():
+            return f"{needed} is missing; install the package {package}, or let ./steps docs do it"
+    for program, package in [("doxygen", "doxygen"), ("dot", "graphviz")]:
+        if not shutil.which(program):
+            return f"{program} is missing; install the package {package}, or let ./steps docs do it"
+    return None
+
+
 def fail(message, code):
     print(f"error: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 def build(work):
-    chapters, others = all_pages()
+    try:
+        chapters, others = all_pages()
+    except OSError as error:
+        fail(f"{Path(error.filename).relative_to(ROOT)} cannot be read: {error.strerror}", 1)
+    except ValueError as error:
+        fail(error, 1)
     converter = Converter(chapters, others)
     markdown = []
     for page in chapters + others:
@@ -68,11 +80,21 @@ def build(work):
         fail("; ".join(converter.problems), 1)
     (work / "layout.xml").write_text(layout(chapters, others), encoding="utf-8")
     run_doxygen(work, markdown)
+    mend_search(work / "html" / "search" / "search.js")
     for part in MATHJAX_PARTS:
         for source in MATHJAX.glob(part):
             copy_to(source, work / "html" / "mathjax" / source.relative_to(MATHJAX))
     for image in converter.images:
         copy_to(ROOT / image, work / "html" / "images" / image)
+
+
+def mend_search(script):
+    """Lets the results of a search ask their page to close or focus it. In Doxygen 1.9.4 they lie in a frame and reach into
+    the page, which browsers forbid for files; site.js hears the messages. Newer versions have no frame."""
+    text = script.read_text(encoding="utf-8")
+    text = text.replace("parent.searchBox.CloseResultsWindow()", 'parent.postMessage("close search","*")')
+    text = text.replace('parent.document.getElementById("MSearchField").focus()', 'parent.postMessage("focus search","*")')
+    script.write_text(text, encoding="utf-8")
 
 
 def copy_to(source, target):
