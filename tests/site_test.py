@@ -146,6 +146,8 @@ def main():
     if missing:
         print(f"skipped: {missing}")
         return
+    if not (SITE / "index.html").is_file():
+        sys.exit(f"error: there is no site in {SITE}; ./steps docs builds one")
     unittest.main()
 
 
