@@ -1,13 +1,14 @@
 """A headless Chromium for tests of pages: opens them at a width, and tells what went wrong on them.
 
-It speaks the WebDriver protocol with chromedriver over HTTP, so it needs nothing but Python. `missing_tools` says why it
-cannot run here; a test then skips itself with that reason.
+It speaks the WebDriver protocol with chromedriver over HTTP, so it needs nothing but Python. `missing_tools` says why
+it cannot run here; a test then skips itself with that reason.
 """
 import base64
 import json
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -86,8 +87,7 @@ class Browser:
         raise TimeoutError(f"within {seconds} s this never was true: {script}")
 
     def click(self, selector):
-        """Clicks on the first element of a CSS selector, as a user would: it is scrolled into sight, and nothing may lie
-        on it."""
+        """Clicks on the first element of a CSS selector as a user would: in sight, and with nothing on top of it."""
         self._element(selector, "click", {})
 
     def type(self, selector, text):

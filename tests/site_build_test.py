@@ -37,7 +37,7 @@ class Repository:
     """A folder with this project's way of making a site, an empty page for each chapter, and one class."""
 
     def __init__(self, folder):
-        self.folder = Path(folder)
+        self.folder = Path(folder) / "with space"
         shutil.copytree(ROOT / "docs" / "site", self.folder / "docs" / "site")
         shutil.copy(ROOT / "docs" / "Doxyfile", self.folder / "docs")
         for path in pages.CHAPTERS:
@@ -77,6 +77,7 @@ class MarkdownTest(unittest.TestCase):
         repository.write("step3_paged/README.md", text)
         repository.write("step3_paged/pictures/pool.svg", '<svg xmlns="http://www.w3.org/2000/svg"/>')
         repository.write("LICENSE", "Free.")
+        repository.write("step3_paged/solutions/shelf.cpp", "int undocumented();")
         code, errors = repository.build()
         if code != 0:
             raise AssertionError(errors)
@@ -128,6 +129,7 @@ def cases():
         ("[the file](shelf.h)", '<a href="shelf_8h.html">the file</a>'),
         ("[`shelf.h`](shelf.h)", '<code><a href="shelf_8h.html">shelf.h</a></code>'),
         ("[licence](../LICENSE)", "<p>licence</p>"),
+        ("`solutions/shelf.cpp`", "<code>solutions/shelf.cpp</code>"),
         ("[up](#target-x_y-here)", '<a href="step3-paged.html#step3-paged-target-x_y-here">up</a>'),
         ("[again](#twice-1)", '<a href="step3-paged.html#step3-paged-twice-1">again</a>'),
         ("[other](../step4_prefix_cache/README.md)", '<a href="step4-prefix-cache.html">other</a>'),

@@ -23,11 +23,9 @@ MATHJAX = Path("/usr/share/javascript/mathjax")
 MATHJAX_PARTS = ["MathJax.js", "extensions", "jax/element", "jax/input/TeX",
                  "jax/output/SVG/*.js", "jax/output/SVG/autoload", "jax/output/SVG/fonts/TeX"]
 
-SCRIPTS = """
-<script src="$relpath^doxygen-awesome-darkmode-toggle.js"></script>
-<script src="$relpath^doxygen-awesome-interactive-toc.js"></script>
-<script src="$relpath^site.js"></script>
-</head>"""
+STYLES = [THEME / "doxygen-awesome.css", THEME / "doxygen-awesome-sidebar-only.css",
+          THEME / "doxygen-awesome-sidebar-only-darkmode-toggle.css", HERE / "site.css"]
+SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js"]
 
 
 def main():
@@ -89,11 +87,15 @@ def build(work):
 
 
 def mend_search(script):
-    """Lets the results of a search ask their page to close or focus it. In Doxygen 1.9.4 they lie in a frame and reach into
-    the page, which browsers forbid for files; site.js hears the messages. Newer versions have no frame."""
+    """Lets the results of a search ask their page to close or focus it.
+
+    In Doxygen 1.9.4 they lie in a frame and reach into the page, which browsers forbid for files. site.js hears the
+    messages. Newer versions have no frame.
+    """
     text = script.read_text(encoding="utf-8")
     text = text.replace("parent.searchBox.CloseResultsWindow()", 'parent.postMessage("close search","*")')
-    text = text.replace('parent.document.getElementById("MSearchField").focus()', 'parent.postMessage("focus search","*")')
+    field = 'parent.document.getElementById("MSearchField").focus()'
+    text = text.replace(field, 'parent.postMessage("focus search","*")')
     script.write_text(text, encoding="utf-8")
 
 
@@ -120,22 +122,21 @@ def layout(chapters, others):
 def run_doxygen(work, markdown):
     header, footer = work / "header.html", work / "footer.html"
     doxygen("-w", "html", header, footer, work / "unused.css")
-    header.write_text(header.read_text(encoding="utf-8").replace("\n</head>", SCRIPTS), encoding="utf-8")
+    scripts = "".join(f'<script src="$relpath^{script.name}"></script>\n' for script in SCRIPTS)
+    header.write_text(header.read_text(encoding="utf-8").replace("</head>", scripts + "</head>"), encoding="utf-8")
     mathjax = work / "mathjax.js"
     mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n', encoding="utf-8")
     settings = [
         "@INCLUDE = docs/Doxyfile",
-        f"OUTPUT_DIRECTORY = {work}",
-        f"STRIP_FROM_PATH += {ROOT} {work / 'markdown'}",
-        f"INPUT += {' '.join(map(str, markdown))}",
-        f"USE_MDFILE_AS_MAINPAGE = {markdown[0]}",
-        f"LAYOUT_FILE = {work / 'layout.xml'}",
-        f"MATHJAX_CODEFILE = {mathjax}",
-        f"HTML_HEADER = {header}",
-        f"HTML_EXTRA_STYLESHEET = {files(THEME, 'doxygen-awesome.css', 'doxygen-awesome-sidebar-only.css')} "
-        f"{files(THEME, 'doxygen-awesome-sidebar-only-darkmode-toggle.css')} {files(HERE, 'site.css')}",
-        f"HTML_EXTRA_FILES = {files(THEME, 'doxygen-awesome-darkmode-toggle.js', 'doxygen-awesome-interactive-toc.js')} "
-        f"{files(HERE, 'site.js')}",
+        f"OUTPUT_DIRECTORY = {quoted(work)}",
+        f"STRIP_FROM_PATH += {quoted(ROOT, work / 'markdown')}",
+        f"INPUT += {quoted(*markdown)}",
+        f"USE_MDFILE_AS_MAINPAGE = {quoted(markdown[0])}",
+        f"LAYOUT_FILE = {quoted(work / 'layout.xml')}",
+        f"MATHJAX_CODEFILE = {quoted(mathjax)}",
+        f"HTML_HEADER = {quoted(header)}",
+        f"HTML_EXTRA_STYLESHEET = {quoted(*STYLES)}",
+        f"HTML_EXTRA_FILES = {quoted(*SCRIPTS)}",
     ]
     newer = version(doxygen("--version")) >= (1, 9, 5)
     # The theme brings the dark colours. Graphs let them shine through; newer versions do so unasked.
@@ -143,8 +144,8 @@ def run_doxygen(work, markdown):
     doxygen("-", settings="\n".join(settings))
 
 
-def files(folder, *names):
-    return " ".join(f'"{folder / name}"' for name in names)
+def quoted(*paths):
+    return " ".join(f'"{path}"' for path in paths)
 
 
 def version(text):

@@ -32,7 +32,7 @@ INLINE = re.compile(
 
 
 def type_names():
-    """The types that headers define at the level of a namespace, each with its full name. None that is defined twice."""
+    """The types that headers define in a namespace, each with its full name. None that is defined twice."""
     full_names, twice = {}, set()
     for folder in ("common", "step[0-9]_*"):
         for header in (path for path in ROOT.glob(f"{folder}/**/*") if path.suffix in (".h", ".cuh")):
@@ -161,7 +161,7 @@ class Converter:
 
     def _has_sources(self, path):
         """Whether the site has a page for the source file or the folder `path`."""
-        if not re.match("(common|docs|step[0-9]_[a-z_]+)(/|$)", path):
+        if not re.match("(common|docs|step[0-9]_[a-z_]+)(/|$)", path) or re.search("_test[.]cpp$|/solutions/", path):
             return False
         return path.endswith(SOURCES) or any((ROOT / path).glob("**/*.h"))
 
