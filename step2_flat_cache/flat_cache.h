@@ -24,6 +24,7 @@ struct FlatCacheShape {
 /// slot = reservation * max_seq_len + position.
 class FlatCacheManager final : public KvManager {
  public:
+  /// All reservations are free.
   explicit FlatCacheManager(FlatCacheShape shape)
       : shape_(shape), reservations_(static_cast<std::size_t>(shape.sequences)) {}
 

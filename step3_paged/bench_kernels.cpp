@@ -38,6 +38,8 @@ void add_all() {
 
 }  // namespace
 
+/// Takes Google Benchmark's options. @return 2 for one it does not know, 1 without a GPU or after a failure
+/// there.
 int main(int argc, char** argv) {
   return kvcache::run_benchmark_program(argc, argv, kNote, add_all);
 }

@@ -22,8 +22,8 @@ class PagedKvStore : public KvStore {
  public:
   /// How K and V reach attention, and what fresh blocks are filled with.
   struct Settings {
-    AttentionPath attention = AttentionPath::paged;
-    DebugFill fill = DebugFill::none;
+    AttentionPath attention = AttentionPath::paged;  ///< copied together first, or read where they lie
+    DebugFill fill = DebugFill::none;                ///< for tests and doubts
   };
 
   /// Reserves the address space; memory appears as blocks are written.
@@ -37,12 +37,15 @@ class PagedKvStore : public KvStore {
   std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
+  /// Bytes of K, or of V, of one block in one layer.
   std::int64_t block_bytes() const { return block_bytes_; }
+  /// Of the model.
   std::int64_t layers() const { return config_.layers; }
-  /// K (or V) of one block in one layer, `block_bytes()` bytes.
+  /// K of one block in one layer, `block_bytes()` bytes.
   std::byte* k_block(std::int64_t layer, std::int32_t block) {
     return k_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
+  /// V of the same.
   std::byte* v_block(std::int64_t layer, std::int32_t block) {
     return v_.data() + layer * layer_bytes_ + block * block_bytes_;
   }

@@ -422,6 +422,7 @@ void add_all() {
 }  // namespace
 }  // namespace kvcache
 
+/// Takes Google Benchmark's options. @return as run_benchmark_program.
 int main(int argc, char** argv) {
   return kvcache::run_benchmark_program(argc, argv, kvcache::kNote, kvcache::add_all);
 }

@@ -64,7 +64,7 @@ TEST(Options, HaveTheDocumentedDefaults) {
   EXPECT_EQ(options.sampling.top_k, 0);
   EXPECT_EQ(options.sampling.top_p, 1);
   EXPECT_EQ(options.sampling.seed, 0U);
-  EXPECT_EQ(options.device, Device::automatic);
+  EXPECT_EQ(options.device, DeviceChoice::automatic);
   EXPECT_FALSE(options.dtype.has_value());
   EXPECT_EQ(options.threads, 0);
   EXPECT_FALSE(options.json || options.logits || options.demo);
@@ -93,7 +93,7 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
   EXPECT_EQ(run.sampling.top_k, 40);
   EXPECT_EQ(run.sampling.top_p, 0.9);
   EXPECT_EQ(run.sampling.seed, 7U);
-  EXPECT_EQ(run.device, Device::cpu);
+  EXPECT_EQ(run.device, DeviceChoice::cpu);
   EXPECT_EQ(run.dtype, DType::bf16);
   EXPECT_EQ(run.threads, 2);
   EXPECT_TRUE(run.json);
@@ -121,8 +121,8 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
 }
 
 TEST(Options, TakeEveryName) {
-  EXPECT_EQ(parse({"--device=cuda"}).device, Device::cuda);
-  EXPECT_EQ(parse({"--device=auto"}).device, Device::automatic);
+  EXPECT_EQ(parse({"--device=cuda"}).device, DeviceChoice::cuda);
+  EXPECT_EQ(parse({"--device=auto"}).device, DeviceChoice::automatic);
   EXPECT_EQ(parse({"--dtype=f32"}).dtype, DType::f32);
   EXPECT_EQ(parse({"--dtype=f16"}).dtype, DType::f16);
   EXPECT_EQ(parse({"--attention=paged"}, Step::paged).attention, AttentionPath::paged);

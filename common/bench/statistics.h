@@ -16,7 +16,8 @@ double spread_percent(std::span<const double> numbers);
 
 /// A measurement of something of a size.
 struct Point {
-  double size = 0, value = 0;  ///< both > 0
+  double size = 0;   ///< > 0
+  double value = 0;  ///< > 0
 };
 
 /// b of value = a * size^b: the slope of the straight line through the logarithms, by least squares.

@@ -20,12 +20,12 @@ struct BenchmarkRun {
 
 /// The runs of one step with one set of options, in one round or in several.
 struct StepRuns {
-  std::string step;      ///< "step3_paged"
-  std::string settings;  ///< "random:fairytale, cpu f32, 2 threads": alike in what can be compared
-  bool gather = false;   ///< --attention gather
-  std::vector<std::string> notes;
-  std::vector<BenchmarkRun> runs;
-  nlohmann::ordered_json json;  ///< {"context": {...}, "benchmarks": [runs]}
+  std::string step;                ///< "step3_paged"
+  std::string settings;            ///< "random:fairytale, cpu f32, 2 threads": alike in what can be compared
+  bool gather = false;             ///< --attention gather
+  std::vector<std::string> notes;  ///< of the program: how to read its numbers
+  std::vector<BenchmarkRun> runs;  ///< in the order of the file
+  nlohmann::ordered_json json;     ///< {"context": {...}, "benchmarks": [runs]}
 
   /// Of its column and its file: "step3_paged", "step3_paged_gather".
   std::string name() const { return gather ? step + "_gather" : step; }

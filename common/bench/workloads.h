@@ -13,9 +13,14 @@ namespace kvcache {
 
 /// Requests that go through the run loop together, in an empty cache.
 struct Workload {
-  std::string name;
-  std::int64_t prompt, sequences, tokens;  ///< tokens of each prompt; how many; new tokens of each
-  enum class Timed : std::uint8_t { first_token, decode_pass, all, all_first_tokens } timed;
+  /// Which part of the time counts: `timed_ms`.
+  enum class Timed : std::uint8_t { first_token, decode_pass, all, all_first_tokens };
+
+  std::string name;         ///< of the benchmark
+  std::int64_t prompt;      ///< tokens of each prompt
+  std::int64_t sequences;   ///< how many
+  std::int64_t tokens;      ///< new tokens of each
+  Timed timed;              ///< what is reported
   std::int64_t shared = 0;  ///< tokens that all prompts begin with
   bool warm = false;        ///< another request has computed these tokens before; its time does not count
 };

@@ -192,7 +192,7 @@ const OptionSpec option_table[] = {
 
     {"--device", "cpu|cuda|auto", place, "(default: auto)", every_step,
      [](Options& options, const Given& given) {
-       options.device = one_of<Device>(given, {{"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}});
+       options.device = one_of<DeviceChoice>(given, {{"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}, {"auto", DeviceChoice::automatic}});
      }},
     {"--dtype", "f32|f16|bf16", place, "weights, activations, K/V (default: f32 on CPU; bf16, else f16 on CUDA)", every_step,
      [](Options& options, const Given& given) {

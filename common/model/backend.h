@@ -19,9 +19,10 @@ namespace kvcache {
 struct Matrix {
   std::shared_ptr<void> memory;  ///< owns `data`
   void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
-  std::int64_t rows = 0, cols = 0;
-  std::int64_t stride = 0;    ///< numbers between rows, >= cols
-  std::int64_t capacity = 0;  ///< numbers there is room for
+  std::int64_t rows = 0;         ///< tokens
+  std::int64_t cols = 0;         ///< numbers per row
+  std::int64_t stride = 0;       ///< numbers between rows, >= cols
+  std::int64_t capacity = 0;     ///< numbers there is room for
 
   float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
   const float* row(std::int64_t r) const {
@@ -29,6 +30,7 @@ struct Matrix {
   }  ///< on the CPU
 };
 
+/// The arithmetic that the transformer is made of, on one device. Attention is the store's: it has K and V.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -43,8 +45,8 @@ class Backend {
   virtual void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) = 0;
   /// One product y = x W^T + b.
   struct Product {
-    const Projection* projection;
-    Matrix* out;
+    const Projection* projection;  ///< W and b
+    Matrix* out;                   ///< y, [rows of x, out features]
   };
   /// All products of one x.
   virtual void project(const Matrix& x, std::span<const Product> products) = 0;

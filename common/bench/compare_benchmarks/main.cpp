@@ -35,6 +35,7 @@ void keep(const std::vector<StepRuns>& steps, const std::filesystem::path& folde
 }  // namespace
 }  // namespace kvcache
 
+/// Prints the table. @return 0, or what run_main makes of a failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {
