@@ -15,6 +15,8 @@ CHAPTERS = [
     "docs/beyond.md",
     "docs/glossary.md",
     "docs/articles.md",
+    "docs/plots/README.md",
+    "docs/trouble.md",
 ]
 
 FENCE = re.compile(r" *(`{3,}|~{3,})([^`\n]*)$")
