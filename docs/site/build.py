@@ -5,13 +5,13 @@ Doxygen reads the sources as they are and the Markdown as github_markdown.py mak
 from their Debian packages, so that the site asks the network for nothing. Any warning is an error, and then the site
 that was there before stays.
 """
-import html
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from github_markdown import Converter
 from pages import ROOT, all_pages
@@ -107,10 +107,10 @@ def copy_to(source, target):
 def layout(chapters, others):
     """What the navigation shows: the chapters in reading order, the other pages, the reference."""
     def tab(page):
-        return f'<tab type="user" url="@ref {page.id}" title="{html.escape(page.title)}"/>'
+        return f'<tab type="user" url="@ref {page.id}" title={quoteattr(page.title)}/>'
 
     return f"""<doxygenlayout version="1.0"><navindex>
-<tab type="mainpage" title="{html.escape(chapters[0].title)}"/>
+<tab type="mainpage" title={quoteattr(chapters[0].title)}/>
 {"".join(map(tab, chapters[1:]))}
 <tab type="usergroup" title="More pages">{"".join(map(tab, others))}</tab>
 <tab type="usergroup" title="Reference"><tab type="filelist" title="Files"/><tab type="classlist" title="Classes"/>
