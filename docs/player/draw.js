@@ -29,6 +29,14 @@ function badge(sequence) {
   return make("b", { class: `badge ${colourOf(sequence)}` }, letter(sequence))
 }
 
+/** The letters of those who share a block. */
+function ownersBadge(owners) {
+  if (owners.length === 1) return badge(owners[0])
+  const letters = owners.map(letter)
+  const isShort = letters.every((name) => name.length === 1)
+  return make("b", { class: "badge several" }, letters.join(isShort ? "" : " "))
+}
+
 /** A block's number as it stands in tables and queues. Pointing at it lights the block up everywhere. */
 function chip(block, kind = "") {
   return make("span", { class: `chip ${kind}`, "data-block": block }, String(block))
@@ -124,9 +132,9 @@ class Panel {
     const kind = view.owners.length > 0 ? colourOf(view.owners[0]) : view.is
     cell.className = `cell ${kind} ${view.owners.length > 1 ? "shared" : ""} ${mark ? "marked" : ""}`
     cell.style.setProperty("--owners", stripes(view.owners))
-    cell.setAttribute("aria-label", this.wordsOf(view))
+    cell.setAttribute("aria-label", this.wordsOf(view) + this.textIn(view))
     const top = make("span", { class: "top" }, make("span", { class: "number" }, String(view.block)),
-      make("span", { class: "owners" }, ...view.owners.map(badge), ...(view.is === "cached" ? ["cached"] : [])))
+      ...(view.owners.length > 0 ? [ownersBadge(view.owners)] : []), ...(view.is === "cached" ? ["cached"] : []))
     const count = view.references > 1 ? [make("span", { class: "references", title: "references" }, `×${view.references}`)] : []
     top.append(...count)
     cell.replaceChildren(top, this.slotsOf(view), ...(mark ? [make("span", { class: "mark" }, mark)] : []))
@@ -153,6 +161,12 @@ class Panel {
     const state = owners.length > 0 ? `held by ${listed(owners.map(letter))}` : is
     const count = references > 1 ? `, ${references} references` : ""
     return `${word} ${block}, ${state}${count}, ${filled} of ${slots.length} tokens`
+  }
+
+  /** What stands in a block, for those who listen. */
+  textIn({ slots }) {
+    const stored = slots.filter((slot) => slot.is === "stored").map((slot) => slot.token.text)
+    return stored.length > 0 ? `: ${stored.join("")}` : ""
   }
 
   /** The tokens of the block that was pointed at last. */

@@ -38,9 +38,9 @@ REQUESTS_TITLE = "Three requests, two of them begin alike"
 RECIPES = [
     Recipe("requests-step2", "requests", REQUESTS_TITLE, "step2_flat_cache", REQUESTS + ["--max-seq-len", "32"]),
     Recipe("requests-step3", "requests", REQUESTS_TITLE, "step3_paged",
-           REQUESTS + ["--block-size", "4", "--num-blocks", "24"]),
+           REQUESTS + ["--block-size", "4", "--num-blocks", "16"]),
     Recipe("requests-step4", "requests", REQUESTS_TITLE, "step4_prefix_cache",
-           REQUESTS + ["--block-size", "4", "--num-blocks", "24"]),
+           REQUESTS + ["--block-size", "4", "--num-blocks", "16"]),
     Recipe("reservations", "reservations", "Two reservations, and one is too short", "step2_flat_cache",
            ["--max-seq-len", "8", *THREE_AND_FIVE, "--tokens", "6", "--ignore-eos"]),
     Recipe("preemption", "preemption", "A pool that is too small for two", "step3_paged",
@@ -52,7 +52,8 @@ RECIPES = [
             "--ignore-eos"]),
     Recipe("eviction", "eviction", "Eviction, and back from the host tier", "step4_prefix_cache",
            ["--block-size", "4", "--num-blocks", "6", "--host-blocks", "4", "--tokens", "2", "--ignore-eos",
-            "--prompt", f"{BEGINNING} by the sea.", "--prompt", "The wolf said to the lamb that he was",
+            "--prompt", f"{BEGINNING} by the sea.", "--prompt",
+            "The wolf said to the lamb that he was going to eat the goat and her kids",
             "--prompt", f"{BEGINNING} by the sea."]),
 ]
 

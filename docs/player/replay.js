@@ -2,6 +2,8 @@
 // The lines are described in docs/trace.md.
 "use strict"
 
+const LARGEST = 1000000 // blocks, and tokens per block
+
 /** A trace that cannot be played. The message names the line. */
 class TraceError extends Error {
   constructor(line, message) {
@@ -58,7 +60,7 @@ class Trace {
       checkState(state)
       if (event.event === "end") checkEnd(state, event)
     } catch (error) {
-      throw new TraceError(moment + 2, error.message)
+      throw new TraceError(moment + 2, error instanceof TypeError ? "lacks something that its event has" : error.message)
     }
   }
 }
@@ -69,7 +71,9 @@ function checkedHeader(header) {
   if (header.schema !== 1) throw new TraceError(1, `has schema ${header.schema}; this player knows schema 1`)
   for (const name of ["block_size", "blocks", "host_blocks"]) {
     if (!Number.isInteger(header[name]) || header[name] < 0) throw new TraceError(1, `has no ${name}`)
+    if (header[name] > LARGEST) throw new TraceError(1, `has a ${name} of ${header[name]}; this player takes up to ${LARGEST}`)
   }
+  if (typeof header.step !== "string") throw new TraceError(1, "has no step")
   return header
 }
 
@@ -389,7 +393,7 @@ function emptyWords({ header, isFlat }) {
 function planWords(event, before, trace) {
   const arriving = event.sequences.filter(({ sequence }) => !before.sequences.has(sequence))
   const running = event.sequences.filter(({ sequence }) => before.sequences.has(sequence))
-  const sentences = arriving.map((wanted) => arrivalWords(wanted, before))
+  const sentences = arriving.map((wanted) => arrivalWords(wanted, event, before))
   if (running.length > 0) {
     const each = running.length > 1 ? " each" : ""
     const rows = Math.max(...running.map(({ first, length }) => length - first))
@@ -404,11 +408,14 @@ function planWords(event, before, trace) {
   return sentences.join(" ")
 }
 
-function arrivalWords({ sequence, first, length, hits }, before) {
+function arrivalWords({ sequence, first, length, hits }, event, before) {
   const verb = before.seen.has(sequence) ? "comes back" : "arrives"
-  const found = hits ? ` The first ${first} are found in ${blocksNamed(hits)};` : ""
-  const rest = hits ? ` ${length - first} of them must be computed.` : ` All of them must be computed.`
-  return `${letter(sequence)} ${verb} with ${counted(length, "token")}.${found}${rest}`
+  const arrival = `${letter(sequence)} ${verb} with ${counted(length, "token")}.`
+  if (!hits) return `${arrival} All of them must be computed.`
+  const brought = new Set((event.swaps_in || []).map(([, block]) => block))
+  const inPool = hits.filter((block) => !brought.has(block))
+  const places = [...(inPool.length > 0 ? [blocksNamed(inPool)] : []), ...(inPool.length < hits.length ? ["the host tier"] : [])]
+  return `${arrival} The first ${first} are found in ${listed(places)}; ${length - first} must be computed.`
 }
 
 function takenWords(blocks, isFlat) {

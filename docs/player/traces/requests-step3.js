@@ -1,6 +1,6 @@
 // Made by docs/player/make_traces.py; not to be edited.
-addTrace({"name": "requests-step3", "group": "requests", "title": "Three requests, two of them begin alike", "command": "step3_paged --prompt \"Once upon a time there was a poor fisherman who lived by the sea.\" --prompt \"Once upon a time there was a poor fisherman who lived with his wife\" --prompt \"The wolf\" --tokens 10 --block-size 4 --num-blocks 24"}, [
-{"schema":1,"step":"step3_paged","model":"common/fairytale","block_size":4,"blocks":24,"host_blocks":0},
+addTrace({"name": "requests-step3", "group": "requests", "title": "Three requests, two of them begin alike", "command": "step3_paged --prompt \"Once upon a time there was a poor fisherman who lived by the sea.\" --prompt \"Once upon a time there was a poor fisherman who lived with his wife\" --prompt \"The wolf\" --tokens 10 --block-size 4 --num-blocks 16"}, [
+{"schema":1,"step":"step3_paged","model":"common/fairytale","block_size":4,"blocks":16,"host_blocks":0},
 {"event":"plan","sequences":[{"sequence":0,"first":0,"length":16,"token_ids":[2639,617,259,545,461,311,259,940,2302,3019,419,1262,456,260,1220,14],"texts":["Once"," upon"," a"," time"," there"," was"," a"," poor"," fis","herman"," who"," lived"," by"," the"," sea","."]}],"fresh":[0,1,2,3],"changes":{"tables":{"0":[0,1,2,3]},"references":{"0":1,"1":1,"2":1,"3":1},"free":{"taken":[0,1,2,3]}}},
 {"event":"commit","sequences":[0],"changes":{"lengths":{"0":16}}},
 {"event":"plan","sequences":[{"sequence":1,"first":0,"length":15,"token_ids":[2639,617,259,545,461,311,259,940,2302,3019,419,1262,344,325,1008],"texts":["Once"," upon"," a"," time"," there"," was"," a"," poor"," fis","herman"," who"," lived"," with"," his"," wife"]}],"fresh":[4,5,6,7],"changes":{"tables":{"1":[4,5,6,7]},"references":{"4":1,"5":1,"6":1,"7":1},"free":{"taken":[4,5,6,7]}}},
@@ -28,5 +28,5 @@ addTrace({"name": "requests-step3", "group": "requests", "title": "Three request
 {"event":"free","sequence":0,"reason":"length","changes":{"tables":{"0":null},"references":{"0":0,"1":0,"2":0,"3":0,"9":0,"12":0,"15":0},"free":{"front":[0,1,2,3,9,12,15]}}},
 {"event":"free","sequence":1,"reason":"length","changes":{"tables":{"1":null},"references":{"4":0,"5":0,"6":0,"7":0,"10":0,"13":0},"free":{"front":[4,5,6,7,10,13]}}},
 {"event":"free","sequence":2,"reason":"length","changes":{"tables":{"2":null},"references":{"8":0,"11":0,"14":0},"free":{"front":[8,11,14]}}},
-{"event":"end","blocks":{"free":24,"cached":0,"in_use":0},"counters":{"prefix_hits":0,"evictions":0,"preemptions":0,"copies":0,"swaps_out":0,"swaps_in":0}}
+{"event":"end","blocks":{"free":16,"cached":0,"in_use":0},"counters":{"prefix_hits":0,"evictions":0,"preemptions":0,"copies":0,"swaps_out":0,"swaps_in":0}}
 ])

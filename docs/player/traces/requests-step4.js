@@ -1,6 +1,6 @@
 // Made by docs/player/make_traces.py; not to be edited.
-addTrace({"name": "requests-step4", "group": "requests", "title": "Three requests, two of them begin alike", "command": "step4_prefix_cache --prompt \"Once upon a time there was a poor fisherman who lived by the sea.\" --prompt \"Once upon a time there was a poor fisherman who lived with his wife\" --prompt \"The wolf\" --tokens 10 --block-size 4 --num-blocks 24"}, [
-{"schema":1,"step":"step4_prefix_cache","model":"common/fairytale","block_size":4,"blocks":24,"host_blocks":0},
+addTrace({"name": "requests-step4", "group": "requests", "title": "Three requests, two of them begin alike", "command": "step4_prefix_cache --prompt \"Once upon a time there was a poor fisherman who lived by the sea.\" --prompt \"Once upon a time there was a poor fisherman who lived with his wife\" --prompt \"The wolf\" --tokens 10 --block-size 4 --num-blocks 16"}, [
+{"schema":1,"step":"step4_prefix_cache","model":"common/fairytale","block_size":4,"blocks":16,"host_blocks":0},
 {"event":"plan","sequences":[{"sequence":0,"first":0,"length":16,"token_ids":[2639,617,259,545,461,311,259,940,2302,3019,419,1262,456,260,1220,14],"texts":["Once"," upon"," a"," time"," there"," was"," a"," poor"," fis","herman"," who"," lived"," by"," the"," sea","."]}],"fresh":[0,1,2,3],"changes":{"tables":{"0":[0,1,2,3]},"references":{"0":1,"1":1,"2":1,"3":1},"free":{"taken":[0,1,2,3]}}},
 {"event":"commit","sequences":[0],"changes":{"lengths":{"0":16},"contents":{"0":{"hash":"7cc44e97ee632395","identity":1,"parent":0},"1":{"hash":"582e573f9690f896","identity":2,"parent":1},"2":{"hash":"0280eaa1fd3b2350","identity":3,"parent":2},"3":{"hash":"b1d8fdd6ad8e95ed","identity":4,"parent":3}}}},
 {"event":"plan","sequences":[{"sequence":1,"first":12,"length":15,"token_ids":[2639,617,259,545,461,311,259,940,2302,3019,419,1262,344,325,1008],"texts":["Once"," upon"," a"," time"," there"," was"," a"," poor"," fis","herman"," who"," lived"," with"," his"," wife"],"hits":[0,1,2]}],"fresh":[4],"changes":{"tables":{"1":[0,1,2,4]},"references":{"0":2,"1":2,"2":2,"4":1},"free":{"taken":[4]}}},
@@ -28,5 +28,5 @@ addTrace({"name": "requests-step4", "group": "requests", "title": "Three request
 {"event":"free","sequence":0,"reason":"length","changes":{"tables":{"0":null},"references":{"0":1,"1":1,"2":1,"3":0,"6":0,"9":0,"12":0},"free":{"front":[12],"back":[9,6,3]}}},
 {"event":"free","sequence":1,"reason":"length","changes":{"tables":{"1":null},"references":{"0":0,"1":0,"2":0,"4":0,"7":0,"10":0},"free":{"back":[10,7,4,2,1,0]}}},
 {"event":"free","sequence":2,"reason":"length","changes":{"tables":{"2":null},"references":{"5":0,"8":0,"11":0},"free":{"front":[11],"back":[8,5]}}},
-{"event":"end","blocks":{"free":13,"cached":11,"in_use":0},"counters":{"prefix_hits":3,"evictions":0,"preemptions":0,"copies":0,"swaps_out":0,"swaps_in":0}}
+{"event":"end","blocks":{"free":5,"cached":11,"in_use":0},"counters":{"prefix_hits":3,"evictions":0,"preemptions":0,"copies":0,"swaps_out":0,"swaps_in":0}}
 ])
