@@ -110,7 +110,8 @@ class PlayerTest(unittest.TestCase):
 
     def test_asks_for_nothing_but_its_own_files(self):
         self.open()
-        self.assertEqual([name for name in self.browser.requests() if not name.startswith((PLAYER.as_uri(), "data:"))], [])
+        others = [name for name in self.browser.requests() if not name.startswith((PLAYER.as_uri(), "data:"))]
+        self.assertEqual(others, [])
 
     def test_every_trace_there_is_on_the_list(self):
         self.open()
@@ -137,8 +138,8 @@ class PlayerTest(unittest.TestCase):
         self.open("?trace=preemption")
         last = self.browser.run("return player.axis.last")
         self.assertEqual(self.place(), f"0 of {last}")
-        for keys, place in [([LEFT], 0), ([RIGHT], 1), ([RIGHT, RIGHT], 3), ([LEFT], 2), ([END], last), ([RIGHT], last), ([HOME], 0)]:
-            self.press(*keys)
+        for key, place in [(LEFT, 0), (RIGHT, 1), (RIGHT, 2), (LEFT, 1), (END, last), (RIGHT, last), (HOME, 0)]:
+            self.press(key)
             self.assertEqual(self.place(), f"{place} of {last}")
         play = "return document.getElementById('play').textContent"
         self.press(" ")
@@ -172,6 +173,15 @@ class PlayerTest(unittest.TestCase):
         for step in ("Step 2: A arrives", "Step 3: A arrives", "Step 4: A arrives"):
             self.assertIn(step, live)
 
+    def test_what_is_found_is_drawn_as_stored_and_what_is_not_as_planned(self):
+        self.open("?trace=prefix&at=4")
+        drawn = self.browser.run("""return [0, 1, 2, 3].map((block) =>
+            [...document.querySelectorAll(`.cell[data-block="${block}"] .slots i`)].map((slot) => slot.className))""")
+        half_planned = ["planned", "planned", "empty", "empty"]
+        self.assertEqual(drawn, [["stored"] * 4, ["stored"] * 4, half_planned, ["empty"] * 4])
+        marks = self.browser.run("return [...document.querySelectorAll('.cell .mark')].map((mark) => mark.textContent)")
+        self.assertEqual(marks, ["hit", "hit", "new"])
+
     def test_traces_side_by_side_go_pass_by_pass(self):
         self.open("?trace=requests")
         self.assertEqual(self.browser.run("return player.panels.length"), 3)
@@ -181,22 +191,38 @@ class PlayerTest(unittest.TestCase):
               new Set(player.axis.traces.map((trace, n) => passOf(trace, moments[n]))).size > 1)""")
         self.assertEqual(passes_apart, [])
         self.press(END)
-        self.assertTrue(self.browser.run("return player.panels.every((panel) => panel.moment === panel.trace.lastMoment)"))
+        at_end = "return player.panels.every((panel) => panel.moment === panel.trace.lastMoment)"
+        self.assertTrue(self.browser.run(at_end))
         self.browser.click("#steps label:nth-of-type(1) input")
-        self.assertEqual(self.browser.run("return player.panels.map((panel) => stepNumber(panel.trace.header))"), ["3", "4"])
+        steps = self.browser.run("return player.panels.map((panel) => stepNumber(panel.trace.header))")
+        self.assertEqual(steps, ["3", "4"])
         self.assertEqual(self.browser.console(), [])
 
     def test_a_trace_of_the_readers_own_is_played(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "own.jsonl"
-            subprocess.run([BUILD / "bin" / "step4_prefix_cache", "--device", "cpu", "--prompt", "The wolf", "--tokens", "3",
-                            "--trace", trace], check=True, stdout=subprocess.DEVNULL)
+            program = BUILD / "bin" / "step4_prefix_cache"
+            subprocess.run([program, "--device", "cpu", "--prompt", "The wolf", "--tokens", "3", "--trace", trace],
+                           check=True, stdout=subprocess.DEVNULL)
             self.open()
             self.play_file(trace.read_text(encoding="utf-8").splitlines())
         self.assertEqual(self.browser.run(PROBLEM), "")
         self.press(END)
         self.assertIn("The run is over: 4 K/V rows computed",
                       self.browser.run("return document.querySelector('.sentence').textContent"))
+
+    def test_a_trace_that_is_dropped_on_the_page_is_played(self):
+        self.open()
+        self.browser.run("""
+            player.panels = []
+            const dropped = new DataTransfer()
+            dropped.items.add(new File([arguments[0]], "trace.jsonl"))
+            for (const type of ["dragover", "drop"]) {
+              document.body.dispatchEvent(new DragEvent(type, { dataTransfer: dropped, bubbles: true, cancelable: true }))
+            }""", "\n".join(self.lines_of("preemption")))
+        self.browser.wait_until("return player.panels.length")
+        self.assertEqual(self.place(), "0 of 52")
+        self.assertTrue(self.browser.run("return document.getElementById('drop').hidden"))
 
     def test_text_of_a_trace_is_no_markup(self):
         lines = self.lines_of("preemption")
@@ -221,7 +247,8 @@ class PlayerTest(unittest.TestCase):
                                f"line {len(good)}: reports 3 preemptions"),
             "no header": (good[1:], "line 1: is not the first line of a trace"),
             "another schema": ([good[0].replace('"schema":1', '"schema":2')] + good[1:], "line 1: has schema 2"),
-            "a huge pool": ([good[0].replace('"blocks":5', '"blocks":5000000000')] + good[1:], "line 1: has a blocks of"),
+            "a huge pool": ([good[0].replace('"blocks":5', '"blocks":5000000000')] + good[1:],
+                            "line 1: has blocks 5000000000"),
             "an unknown event": (good[:1] + ['{"event":"dance"}'] + good[1:], 'line 2: has an unknown event "dance"'),
             "an event that is not whole": (good[:1] + ['{"event":"plan"}'] + good[1:], "line 2: lacks something"),
             "empty": ([], "line 1: is not the first line of a trace"),
@@ -258,7 +285,8 @@ class PlayerTest(unittest.TestCase):
                 self.assertEqual(self.place().split()[0], at[1] if at else "0")
 
     def test_nothing_moves_for_those_who_want_no_motion(self):
-        self.browser.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+        no_motion = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.browser.command("Emulation.setEmulatedMedia", features=[no_motion])
         self.open()
         moving = self.browser.run("""
             return [...document.querySelectorAll("*")].filter((element) => {

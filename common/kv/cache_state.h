@@ -16,6 +16,7 @@ struct CacheState {
   struct Sequence {
     std::vector<std::int32_t> blocks;  ///< its block table
     std::int64_t length = 0;           ///< tokens stored
+    /// Whether all of it is the same.
     bool operator==(const Sequence&) const = default;
   };
   /// By what a full block can be found; identity 0: it cannot.
@@ -23,6 +24,7 @@ struct CacheState {
     std::uint64_t hash = 0;      ///< of its tokens and of all before them
     std::uint64_t identity = 0;  ///< the same for equal contents only
     std::uint64_t parent = 0;    ///< identity of the block that it follows; 0 for a first block
+    /// Whether all of it is the same.
     bool operator==(const Content&) const = default;
   };
 

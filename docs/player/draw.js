@@ -121,8 +121,8 @@ class Panel {
     const waste = reserved > 0 ? `${(100 * (reserved - stored) / reserved).toFixed(1)}%` : "–"
     const total = this.state.references.length
     const figures = [["rows computed", this.state.counters.computed], ["tokens stored", stored], ["waste", waste]]
-    if (this.trace.isFlat) figures.push(["reservations held", `${blocks.in_use} of ${total}`])
-    else figures.push(["blocks in use", `${blocks.in_use} of ${total}`], ["cached", blocks.cached], ["free", blocks.free])
+    figures.push([this.trace.isFlat ? "reservations held" : "blocks in use", `${blocks.in_use} of ${total}`])
+    if (!this.trace.isFlat) figures.push(["cached", blocks.cached], ["free", blocks.free])
     this.figures.replaceChildren(...figures.map(([name, value]) =>
       make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))))
   }
@@ -135,8 +135,8 @@ class Panel {
     cell.setAttribute("aria-label", this.wordsOf(view) + this.textIn(view))
     const top = make("span", { class: "top" }, make("span", { class: "number" }, String(view.block)),
       ...(view.owners.length > 0 ? [ownersBadge(view.owners)] : []), ...(view.is === "cached" ? ["cached"] : []))
-    const count = view.references > 1 ? [make("span", { class: "references", title: "references" }, `×${view.references}`)] : []
-    top.append(...count)
+    const count = make("span", { class: "references", title: "references" }, `×${view.references}`)
+    if (view.references > 1) top.append(count)
     cell.replaceChildren(top, this.slotsOf(view), ...(mark ? [make("span", { class: "mark" }, mark)] : []))
   }
 
@@ -179,8 +179,8 @@ class Panel {
     }
     for (const same of this.element.querySelectorAll(`[data-block="${this.chosen}"]`)) same.classList.add("lit")
     const view = this.views[this.chosen]
-    const filled = view.slots.filter((slot) => slot.token)
-    const tokens = filled.map(({ is, token }) => make("span", { class: `token ${is}`, title: `id ${token.id}` }, visible(token)))
+    const tokens = view.slots.filter((slot) => slot.token).map(({ is, token }) =>
+      make("span", { class: `token ${is}`, title: `id ${token.id}` }, visible(token)))
     this.details.replaceChildren(make("p", {}, `${this.wordsOf(view)}. ${this.hashWords(view)}`),
       make("p", { class: "tokens" }, ...tokens))
   }
@@ -196,14 +196,21 @@ class Panel {
       const blocks = sequence.table.map((block) => chip(block, colourOf(id)))
       const pinned = sequence.pinned ? [make("span", { class: "note" }, "pinned")] : []
       return make("div", { class: "row" }, badge(id), make("span", { class: "blocks" }, ...blocks),
-        make("span", { class: "note" }, counted(sequence.length, "token")), ...pinned, this.textOf(id, sequence))
+        make("span", { class: "note" }, this.lengthOf(id, sequence)), ...pinned, this.textOf(id, sequence))
     })
     this.tables.replaceChildren(...(rows.length > 0 ? rows : [none("no sequence holds anything")]))
   }
 
-  /** A sequence's text, block by block. What is not stored yet is fainter. */
-  textOf(id, { tokens, length }) {
+  /** "9 tokens", or "8 of 10 tokens" while some are to be computed. */
+  lengthOf(id, { tokens }) {
+    const length = inCache(this.state, id)
+    return length < tokens.length ? `${length} of ${counted(tokens.length, "token")}` : counted(length, "token")
+  }
+
+  /** A sequence's text, block by block. What is to be computed is fainter. */
+  textOf(id, { tokens }) {
     const size = this.state.blockSize
+    const length = inCache(this.state, id)
     const pieces = []
     for (let begin = 0; begin < tokens.length; begin += size) {
       const text = (from, to) => tokens.slice(from, to).map((token) => token.text).join("")
@@ -217,8 +224,8 @@ class Panel {
 
   drawQueue() {
     const chips = this.state.free.slice(0, MOST_BLOCKS).map((block) => {
-      const isCached = this.state.contents[block] !== null
-      return make("li", {}, chip(block, isCached ? "cached" : "free"), ...(isCached ? [make("span", { class: "unseen" }, " cached")] : []))
+      if (this.state.contents[block] === null) return make("li", {}, chip(block, "free"))
+      return make("li", {}, chip(block, "cached"), make("span", { class: "unseen" }, " cached"))
     })
     this.queue.replaceChildren(chips.length > 0 ? make("ol", {}, ...chips) : none("no block is free"))
   }
@@ -229,10 +236,10 @@ class Panel {
     return make("ul", {}, ...nodes.map((node) => {
       const chain = make("li", {})
       let last = node
-      chain.append(...this.link(node, node.isOrphan ? "… → " : ""))
+      chain.append(...this.link(node, node.isOrphan ? "… →" : ""))
       while (last.children.length === 1) {
         last = last.children[0]
-        chain.append(...this.link(last, " → "))
+        chain.append(...this.link(last, "→"))
       }
       if (last.children.length > 1) chain.append(this.forest(last.children))
       return chain
@@ -240,10 +247,12 @@ class Panel {
   }
 
   link({ content, places }, before) {
-    const chips = places.map(({ block, slot }) =>
-      block !== undefined ? chip(block, this.state.references[block] > 0 ? "held" : "cached") : make("span", { class: "chip cached" }, `host ${slot}`))
+    const chips = places.map(({ block, slot }) => {
+      if (block === undefined) return make("span", { class: "chip cached" }, `host ${slot}`)
+      return chip(block, this.state.references[block] > 0 ? "held" : "cached")
+    })
     const hash = make("code", { title: `hash ${content.hash}` }, content.hash.slice(0, 4))
-    return [make("span", { class: "link" }, before, ...chips, hash)]
+    return [make("span", { class: "link" }, make("span", { class: "arrow" }, before), ...chips, hash)]
   }
 
   drawHost() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the traces that come with the player: `python3 docs/player/make_traces.py build` runs the programs of that build
-folder and writes docs/player/traces/*.js. With --check it writes nothing and fails if one of them is not what the
-programs write now.
+"""Makes the traces that come with the player: `python3 docs/player/make_traces.py build`.
+
+It runs the programs of that build folder and writes docs/player/traces/*.js. With --check it writes nothing, and fails
+if one of them is not what the programs write now.
 """
 import json
 import subprocess
@@ -48,8 +49,8 @@ RECIPES = [
     Recipe("prefix", "prefix", "A prompt that comes again", "step4_prefix_cache",
            ["--block-size", "4", "--tokens", "1", *FISHERMAN, *KING, *FISHERMAN]),
     Recipe("fork", "fork", "Three continuations of one prompt", "step4_prefix_cache",
-           ["--prompt", "Once upon a time there was a king who", "--samples", "3", "--temperature", "0.8", "--tokens", "8",
-            "--ignore-eos"]),
+           ["--prompt", "Once upon a time there was a king who", "--samples", "3", "--temperature", "0.8",
+            "--tokens", "8", "--ignore-eos"]),
     Recipe("eviction", "eviction", "Eviction, and back from the host tier", "step4_prefix_cache",
            ["--block-size", "4", "--num-blocks", "6", "--host-blocks", "4", "--tokens", "2", "--ignore-eos",
             "--prompt", f"{BEGINNING} by the sea.", "--prompt",
@@ -87,7 +88,8 @@ def main():
         there = {path.name: path.read_text(encoding="utf-8") for path in TRACES.glob("*.js")}
         stale = sorted(name for name in scripts.keys() | there.keys() if scripts.get(name) != there.get(name))
         if stale:
-            print(f"error: not what the programs write now: {', '.join(stale)}; run {sys.argv[0]} build", file=sys.stderr)
+            print(f"error: not what the programs write now: {', '.join(stale)}; run {sys.argv[0]} {arguments[0]}",
+                  file=sys.stderr)
             sys.exit(1)
         return
     TRACES.mkdir(exist_ok=True)

@@ -10,14 +10,11 @@ function addTrace(description, lines) {
   prepared.set(description.name, { ...description, lines })
 }
 
-const page = {}
+const page = {} // the elements of index.html that have an id, by it
 const player = { panels: [], axis: null, tick: 0, timer: null }
 
 function begin() {
-  for (const id of ["group", "first", "back", "play", "forward", "last", "tick", "place", "speed", "file", "open", "steps",
-    "about", "problem", "panels", "live", "drop"]) {
-    page[id] = document.getElementById(id)
-  }
+  for (const element of document.querySelectorAll("[id]")) page[element.id] = element
   for (const group of groups()) page.group.append(make("option", { value: group.name }, group.title))
   page.group.addEventListener("change", () => showGroup(page.group.value))
   page.first.addEventListener("click", () => go(0))
@@ -95,7 +92,7 @@ function stepNumber(header) {
   return header.step.slice(4, 5)
 }
 
-/** @param entries { title, command, lines } of traces to show side by side */
+/** @param entries { command, lines } of traces to show side by side; the command is how a trace was made */
 function show(entries, tick = 0) {
   pause()
   let traces
@@ -106,7 +103,8 @@ function show(entries, tick = 0) {
     complain(`This trace cannot be played: ${error.message}.`)
     return
   }
-  complain(traces.every((trace) => trace.isComplete) ? "" : "This trace has no last line: the run did not end, or the file is cut off.")
+  const isComplete = traces.every((trace) => trace.isComplete)
+  complain(isComplete ? "" : "This trace has no last line: the run did not end, or the file is cut off.")
   player.axis = new Axis(traces)
   player.panels = traces.map((trace) => new Panel(trace, stepTitle(trace.header)))
   page.panels.replaceChildren(...player.panels.map((panel) => panel.element))
@@ -126,7 +124,9 @@ function stepTitle(header) {
 async function openFiles(files) {
   try {
     const entries = []
-    for (const file of [...files].slice(0, 3)) entries.push({ lines: parseLines(await file.text()) })
+    for (const file of [...files].slice(0, 3)) {
+      entries.push({ command: file.name, lines: parseLines(await file.text()) })
+    }
     if (entries.length === 0) return
     page.group.selectedIndex = -1
     page.steps.replaceChildren()

@@ -60,7 +60,8 @@ class Trace {
       checkState(state)
       if (event.event === "end") checkEnd(state, event)
     } catch (error) {
-      throw new TraceError(moment + 2, error instanceof TypeError ? "lacks something that its event has" : error.message)
+      const lacksSomething = error instanceof TypeError // a part of the event that is not there
+      throw new TraceError(moment + 2, lacksSomething ? "lacks something that its event has" : error.message)
     }
   }
 }
@@ -71,7 +72,7 @@ function checkedHeader(header) {
   if (header.schema !== 1) throw new TraceError(1, `has schema ${header.schema}; this player knows schema 1`)
   for (const name of ["block_size", "blocks", "host_blocks"]) {
     if (!Number.isInteger(header[name]) || header[name] < 0) throw new TraceError(1, `has no ${name}`)
-    if (header[name] > LARGEST) throw new TraceError(1, `has a ${name} of ${header[name]}; this player takes up to ${LARGEST}`)
+    if (header[name] > LARGEST) throw new TraceError(1, `has ${name} ${header[name]}; the player takes up to ${LARGEST}`)
   }
   if (typeof header.step !== "string") throw new TraceError(1, "has no step")
   return header
@@ -121,7 +122,8 @@ function plan(state, event) {
     const sequence = sequenceOf(state, wanted.sequence)
     state.seen.add(wanted.sequence)
     wanted.token_ids.forEach((id, n) => sequence.tokens.push({ id, text: wanted.texts ? wanted.texts[n] : `#${id}` }))
-    if (sequence.tokens.length !== wanted.length) throw new Error(`does not tell all tokens of ${letter(wanted.sequence)}`)
+    const isWhole = sequence.tokens.length === wanted.length
+    if (!isWhole) throw new Error(`does not tell all tokens of ${letter(wanted.sequence)}`)
   }
 }
 
@@ -237,15 +239,16 @@ function checkState(state) {
   })
 }
 
-/** The last line says what the run's report says. */
+/** The last line says what the run's report says. In step 2 that has no blocks. */
 function checkEnd(state, event) {
-  for (const [name, count] of Object.entries(event.counters)) {
-    if (state.counters[name] !== count) throw new Error(`reports ${count} ${name}, and the lines tell of ${state.counters[name]}`)
-  }
   const blocks = countBlocks(state)
-  const isFlat = Object.values(event.blocks).every((count) => count === 0) // step 2 reports no blocks
+  const hasBlocks = Object.values(event.blocks).some((count) => count > 0)
+  const expect = (name, reported, told) => {
+    if (reported !== told) throw new Error(`reports ${reported} ${name}, and the lines tell of ${told}`)
+  }
+  for (const [name, count] of Object.entries(event.counters)) expect(name, count, state.counters[name])
   for (const [name, count] of Object.entries(event.blocks)) {
-    if (!isFlat && blocks[name] !== count) throw new Error(`reports ${count} blocks ${name}, and the lines tell of ${blocks[name]}`)
+    if (hasBlocks) expect(`blocks ${name}`, count, blocks[name])
   }
 }
 
@@ -273,13 +276,19 @@ function holders(state, block) {
   return found
 }
 
+/** How many tokens of a sequence need not be computed: those stored, and those that the outstanding plan has found. */
+function inCache(state, id) {
+  const wanted = state.outstanding && state.outstanding.sequences.find(({ sequence }) => sequence === id)
+  return Math.max(sequenceOf(state, id).length, wanted ? wanted.first : 0)
+}
+
 /** A block as it is drawn. A slot of it is stored, planned (the pass that writes it has not run), or empty. */
 function blockView(state, block) {
   const owners = holders(state, block)
   const cached = owners.length === 0 && state.contents[block] !== null
   const tokens = upcomingTokens(state, block)
   const start = (index) => index * state.blockSize
-  const stored = Math.max(0, ...owners.map(({ index, sequence }) => sequence.length - start(index)))
+  const stored = Math.max(0, ...owners.map(({ id, index }) => inCache(state, id) - start(index)))
   const known = Math.max(0, ...owners.map(({ index, sequence }) => sequence.tokens.length - start(index)))
   const longest = owners.find(({ index, sequence }) => sequence.tokens.length - start(index) === known)
   const slots = Array.from({ length: state.blockSize }, (_, offset) => {
@@ -368,44 +377,77 @@ function counted(count, one, many = one + "s") {
   return `${count} ${count === 1 ? one : many}`
 }
 
+const LONGEST_LIST = 8 // of things that a sentence names one by one
+
+function sequencesNamed(ids) {
+  return ids.length > LONGEST_LIST ? `${ids.length} sequences` : listed(ids.map(letter))
+}
+
 function blocksNamed(blocks, isFlat) {
-  const word = isFlat ? "reservation" : "block"
-  return `${blocks.length === 1 ? word : word + "s"} ${listed(blocks.map(String))}`
+  return named(blocks, isFlat ? "reservation" : "block")
+}
+
+function slotsNamed(slots) {
+  return `${named(slots, "slot")} of the host tier`
+}
+
+/** "block 1", "blocks 1 and 2", "12 blocks". */
+function named(numbers, word) {
+  if (numbers.length > LONGEST_LIST) return `${numbers.length} ${word}s`
+  return `${agree(numbers, word, word + "s")} ${listed(numbers.map(String))}`
+}
+
+/** The form of a word that goes with one or with many. */
+function agree(things, one, many) {
+  return things.length === 1 ? one : many
 }
 
 /** What happened last, in sentences. */
 function describe(trace, moment) {
   if (moment === 0) return emptyWords(trace)
   const event = trace.events[moment - 1]
-  const before = trace.stateAt(moment - 1)
-  const words = { plan: planWords, commit: commitWords, free: freeWords, fork: forkWords, refuse: refuseWords, end: endWords }
-  if (words[event.event]) return words[event.event](event, before, trace)
-  if (event.event === "pin") return `${letter(event.sequence)} is pinned: it stays, as a prefix for those that begin with it.`
-  return "The plan is taken back. Everything is as before it."
+  const words = {
+    plan: planWords,
+    commit: commitWords,
+    abort: () => "The plan is taken back. Everything is as before it.",
+    free: freeWords,
+    fork: forkWords,
+    pin: pinWords,
+    refuse: refuseWords,
+    end: endWords,
+  }
+  return words[event.event](event, trace.stateAt(moment - 1), trace)
 }
 
 function emptyWords({ header, isFlat }) {
-  if (isFlat) return `Nothing is stored. There are ${counted(header.blocks, "reservation")} of ${header.block_size} positions.`
+  if (isFlat) return `Nothing is stored. ${counted(header.blocks, "reservation")} of ${header.block_size} positions.`
   const host = header.host_blocks > 0 ? ` The host tier has ${counted(header.host_blocks, "slot")}.` : ""
-  return `Nothing is stored. The pool has ${counted(header.blocks, "block")} of ${counted(header.block_size, "token")}.${host}`
+  const pool = `${counted(header.blocks, "block")} of ${counted(header.block_size, "token")}`
+  return `Nothing is stored. The pool has ${pool}.${host}`
 }
 
 function planWords(event, before, trace) {
   const arriving = event.sequences.filter(({ sequence }) => !before.sequences.has(sequence))
   const running = event.sequences.filter(({ sequence }) => before.sequences.has(sequence))
   const sentences = arriving.map((wanted) => arrivalWords(wanted, event, before))
-  if (running.length > 0) {
-    const each = running.length > 1 ? " each" : ""
-    const rows = Math.max(...running.map(({ first, length }) => length - first))
-    const names = listed(running.map(({ sequence }) => letter(sequence)))
-    sentences.push(`${names} will store ${counted(rows, "more token")}${each}.`)
-  }
+  if (running.length > 0) sentences.push(growthWords(running))
   if (event.fresh) sentences.push(takenWords(event.fresh, trace.isFlat))
   if (event.evicted) sentences.push(`What ${blocksNamed(event.evicted)} held for later is evicted.`)
-  for (const [block, slot] of event.swaps_out || []) sentences.push(`Block ${block} moves to slot ${slot} of the host tier.`)
-  for (const [slot, block] of event.swaps_in || []) sentences.push(`Slot ${slot} of the host tier comes back as block ${block}.`)
-  for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event, before))
+  if (event.swaps_out) {
+    const [blocks, slots] = columns(event.swaps_out)
+    sentences.push(`${capital(blocksNamed(blocks))} ${agree(blocks, "moves", "move")} to ${slotsNamed(slots)}.`)
+  }
+  if (event.swaps_in) {
+    const [slots, blocks] = columns(event.swaps_in)
+    sentences.push(`${capital(slotsNamed(slots))} ${agree(slots, "comes", "come")} back as ${blocksNamed(blocks)}.`)
+  }
+  for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
+}
+
+/** The firsts and the seconds of pairs. */
+function columns(pairs) {
+  return [pairs.map(([first]) => first), pairs.map(([, second]) => second)]
 }
 
 function arrivalWords({ sequence, first, length, hits }, event, before) {
@@ -414,75 +456,86 @@ function arrivalWords({ sequence, first, length, hits }, event, before) {
   if (!hits) return `${arrival} All of them must be computed.`
   const brought = new Set((event.swaps_in || []).map(([, block]) => block))
   const inPool = hits.filter((block) => !brought.has(block))
-  const places = [...(inPool.length > 0 ? [blocksNamed(inPool)] : []), ...(inPool.length < hits.length ? ["the host tier"] : [])]
+  const places = []
+  if (inPool.length > 0) places.push(blocksNamed(inPool))
+  if (inPool.length < hits.length) places.push("the host tier")
   return `${arrival} The first ${first} are found in ${listed(places)}; ${length - first} must be computed.`
+}
+
+function growthWords(running) {
+  const rows = Math.max(...running.map(({ first, length }) => length - first))
+  const each = running.length > 1 ? " each" : ""
+  const names = sequencesNamed(running.map(({ sequence }) => sequence))
+  return `${names} will store ${counted(rows, "more token")}${each}.`
 }
 
 function takenWords(blocks, isFlat) {
   if (isFlat) return `It takes ${blocksNamed(blocks, true)}, all of it.`
-  return `${capital(blocksNamed(blocks))} ${blocks.length === 1 ? "leaves" : "leave"} the front of the free queue.`
+  return `${capital(blocksNamed(blocks))} ${agree(blocks, "leaves", "leave")} the front of the free queue.`
 }
 
-function copyWords(from, to, event, before) {
-  const writer = event.sequences.find(({ sequence }) => (event.changes.tables[sequence] || []).includes(to))
-  const others = holders(before, from).filter(({ id }) => id !== writer.sequence).map(({ id }) => letter(id))
-  return `${letter(writer.sequence)} is about to write to block ${from}, which ${listed(others)} also needs: it gets a copy, block ${to}.`
+function copyWords(from, to, event) {
+  const tables = event.changes.tables || {}
+  const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
+  const name = letter(writer.sequence)
+  return `${name} is about to write to block ${from}, which others hold too: it gets a copy, block ${to}.`
 }
 
-function commitWords(event, before, { isFlat }) {
-  const lengths = (event.changes && event.changes.lengths) || {}
-  const stored = event.sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
-  const sentences = [`The pass has run. Tokens stored: ${listed(stored)}.`]
-  const contents = Object.entries((event.changes && event.changes.contents) || {})
-  const full = contents.filter(([, content]) => content).map(([block]) => block)
-  if (full.length === 1) sentences.push(`Block ${full[0]} can now be found by its hash.`)
-  if (full.length > 1) sentences.push(`${capital(blocksNamed(full))} can now be found by their hashes.`)
-  return sentences.join(" ")
+function commitWords({ sequences, changes }, before) {
+  const lengths = changes.lengths || {}
+  const stored = sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
+  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences has run.`
+    : `The pass has run. Tokens stored: ${listed(stored)}.`
+  const full = Object.entries(changes.contents || {}).filter(([, content]) => content).map(([block]) => block)
+  if (full.length === 0) return done
+  return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
 }
 
-function freeWords(event, before, { isFlat }) {
-  const name = letter(event.sequence)
+function freeWords({ sequence, reason, changes }, before, { isFlat }) {
+  const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
     stop: `${name} has said its last word.`,
     capacity: `${name} cannot grow, and nobody could give way: it ends with what it has.`,
     preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
-  }[event.reason]
-  const references = Object.entries(event.changes.references || {})
+  }
+  const references = Object.entries(changes.references || {})
   const given = references.filter(([, count]) => count === 0).map(([block]) => block)
   const shared = references.filter(([, count]) => count > 0).map(([block]) => block)
-  const sentences = [why || `${name} ends (${event.reason}).`]
-  if (given.length > 0) {
-    sentences.push(`${capital(blocksNamed(given, isFlat))} ${given.length === 1 ? "goes" : "go"} back.`)
-  }
+  const sentences = [why[reason] || `${name} ends (${reason}).`]
+  if (given.length > 0) sentences.push(`${capital(blocksNamed(given, isFlat))} ${agree(given, "goes", "go")} back.`)
   if (shared.length > 0) sentences.push(`Others still need ${blocksNamed(shared)}.`)
   return sentences.join(" ")
 }
 
-function forkWords(event) {
-  return `${letter(event.child)} forks from ${letter(event.parent)} and refers to all of its blocks. Nothing is copied.`
+function forkWords({ parent, child }) {
+  return `${letter(child)} forks from ${letter(parent)} and refers to all of its blocks. Nothing is copied.`
 }
 
-function refuseWords(event, before, { isFlat }) {
-  const names = event.sequences.map(letter)
+function pinWords({ sequence }) {
+  return `${letter(sequence)} is pinned: it stays, as a prefix for those that begin with it.`
+}
+
+function refuseWords({ sequences }, before, { isFlat }) {
   const what = isFlat ? "a reservation" : "the free blocks"
-  return names.length === 1
-    ? `${names[0]} does not fit into ${what} now.`
-    : `${listed(names)} do not fit into ${what} together.`
+  const fit = agree(sequences, `does not fit into ${what} now`, `do not fit into ${what} together`)
+  return `${sequencesNamed(sequences)} ${fit}.`
 }
 
-function endWords(event, before, { isFlat }) {
-  const { computed, prefix_hits: hits, evictions, preemptions, copies } = before.counters
-  const counts = [`${counted(computed, "K/V row")} computed`]
-  if (!isFlat) counts.push(counted(hits, "prefix hit"), counted(evictions, "eviction"), counted(preemptions, "preemption"), counted(copies, "copy", "copies"))
+function endWords(event, { counters }, { isFlat }) {
+  const counts = [`${counted(counters.computed, "K/V row")} computed`]
+  if (!isFlat) {
+    counts.push(counted(counters.prefix_hits, "prefix hit"), counted(counters.evictions, "eviction"),
+      counted(counters.preemptions, "preemption"), counted(counters.copies, "copy", "copies"))
+  }
   return `The run is over: ${listed(counts)}.`
 }
 
 // ---- several traces on one axis ----
 
 /**
- * The common axis of traces. They go pass by pass: a pass lasts as many ticks as the trace that does most in it, and the
- * others wait. Of one trace alone a tick is a moment.
+ * The common axis of traces. They go pass by pass: a pass lasts as many ticks as the trace that does most in it needs,
+ * and the others wait. Of one trace alone a tick is a moment.
  */
 class Axis {
   constructor(traces) {
