@@ -148,6 +148,7 @@ class Converter:
         if re.match(r"[a-z]+:", target):
             return f"{before}[{words}]({target}){after}"
         file, _, anchor = target.partition("#")
+        file = file.partition("?")[0]
         path = self._relative(file) if file else self.page.path
         if (ROOT / path).is_dir() and path + "/README.md" in self.pages:
             path += "/README.md"
