@@ -3,6 +3,7 @@
 #include "common/bench/step_benchmarks.h"
 #include "step1_no_cache/make_cache.h"
 
+/// Takes Google Benchmark's options and those of run_step_benchmarks.
 int main(int argc, char** argv) {
   return kvcache::run_step_benchmarks(kvcache::Step::no_cache, argc, argv, kvcache::make_no_cache);
 }

@@ -29,6 +29,12 @@ void CudaFlatCacheStore::begin(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
+std::vector<std::int64_t> CudaFlatCacheStore::launch_key() const {
+  std::vector<std::int64_t> key = attention_.launch_key();
+  if (!key.empty()) key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // whose memory it is
+  return key;
+}
+
 void CudaFlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
   cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(),
                    k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_, device_.stream());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "common/cuda/attention.h"
 #include "common/cuda/memory.h"
@@ -20,6 +21,7 @@ class CudaFlatCacheStore final : public KvStore {
                      const cuda::Device& device);
 
   void begin(const PassPlan& plan) override;
+  std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
 

@@ -24,6 +24,7 @@ struct FlatCacheShape {
 /// slot = reservation * max_seq_len + position.
 class FlatCacheManager final : public KvManager {
  public:
+  /// All reservations are free.
   explicit FlatCacheManager(FlatCacheShape shape)
       : shape_(shape), reservations_(static_cast<std::size_t>(shape.sequences)) {}
 
@@ -33,6 +34,7 @@ class FlatCacheManager final : public KvManager {
   void free(std::int32_t sequence) override;
   std::int64_t capacity() const override { return shape_.max_seq_len; }
   KvMemoryReport memory() const override;
+  CacheState state() const override;
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;

@@ -6,6 +6,7 @@
 #include "step2_flat_cache/demo.h"
 #include "step2_flat_cache/make_cache.h"
 
+/// Loads the model, runs the prompts, prints the report. @return 0, or what run_main makes of a failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {

@@ -1,405 +1,45 @@
 /// @file
-/// The GPU kernels that write, collect and read K and V, each rung of their ladders, beside what the memory
-/// allows: a copy from device to device, and a sweep that only reads. Everything is measured in one process,
-/// on random numbers, and takes turns on more data than the L2 cache holds. Chapter: step3_paged/README.md.
-#include <benchmark/benchmark.h>
+/// The kernels that write, collect and read K and V, and the matrix product, on each device, beside what the
+/// device can do at best: cpu/... in bench_kernels_cpu.cpp, cuda/... in bench_kernels_cuda.cpp. Chapter:
+/// step3_paged/README.md.
+#include "step3_paged/bench_kernels.h"
 
-#include <algorithm>
-#include <cstdio>
-#include <exception>
-#include <functional>
-#include <map>
-#include <numeric>
-#include <random>
 #include <string>
-#include <vector>
 
-#include "common/bench/read_sweep.h"
-#include "common/cuda/attention.h"
-#include "common/cuda/kv_rows.h"
-#include "common/cuda/memory.h"
+#include "common/bench/benchmark_program.h"
 #include "fmt/format.h"
-#include "step3_paged/gather_kv.h"
+#ifdef WITH_CUDA
+#include "common/cuda/device.h"
+#endif
 
-namespace kvcache::cuda {
 namespace {
 
-constexpr AttentionShape kHeads{16, 8, 128};  // those of Qwen3-0.6B
-constexpr std::int64_t kWidth = 8 * 128;      // numbers of a K or V row
-constexpr std::int64_t kTokens = 65'536;      // scattered and gathered
-// Far more than any L2 cache (50 MB on an H100): when its turn comes again, nothing of a set is left there.
-constexpr std::int64_t kTurnBytes = 512 << 20;
+constexpr const char* kNote =
+    "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what "
+    "the device does at best, measured in this process: reading, copying, multiply-adds in registers. "
+    "Where memory is the subject, data of more than the caches hold take turns, as the layers of a "
+    "model do. cpu: float32 arithmetic on all threads; scatter and gather on one, as in the steps, and "
+    "compared with a copy on one. Time is the mean call; the counters are those of the fastest, as a "
+    "machine's best is that of its fastest moment, and on a busy machine both are chance. Its best is "
+    "read and copied in large pages, if the system gives them; K, V and weights lie in pages as the "
+    "steps have them. cuda: CUDA graphs timed with events. tensor_cores is the rate of mma.sync; from "
+    "compute capability 9.0 on, cuBLAS has faster instructions and may pass it.";
 
-constexpr int kReplays = 30;  // each plays all turns
-
-using Call = std::function<void(int turn)>;
-
-/// How many sets of `bytes` take turns.
-int turns_of(std::int64_t bytes) {
-  return static_cast<int>(std::max<std::int64_t>(2, (kTurnBytes + bytes - 1) / bytes));
-}
-
-template <typename T>
-DeviceBuffer<T> on_gpu(const Device& device, const std::vector<T>& numbers) {
-  DeviceBuffer<T> buffer(std::ssize(numbers), "a benchmark");
-  check(cudaMemcpyAsync(buffer.data(), numbers.data(), numbers.size() * sizeof(T), cudaMemcpyHostToDevice,
-                        device.stream()),
-        "copying to the GPU");
-  device.synchronize();
-  return buffer;
-}
-
-DeviceBuffer<std::byte> random_on_gpu(const Device& device, DType dtype, std::int64_t count,
-                                      std::uint32_t seed) {
-  DeviceBuffer<std::byte> buffer(count * size_of(dtype), "a benchmark");
-  fill_with_random(dtype, buffer.data(), count, seed, device.stream());
-  return buffer;
-}
-
-/// All ids of a pool's blocks, in random order: [sequences, blocks of each].
-std::vector<std::int32_t> shuffled_blocks(std::int64_t blocks) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
-  std::iota(ids.begin(), ids.end(), 0);
-  std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
-  return ids;
-}
-
-/// Calls recorded once as a CUDA graph, so that short kernels follow each other without waiting for the host.
-class Replay {
- public:
-  Replay(const Device& device, int calls, const Call& call) : device_(device), calls_(calls) {
-    call(0);  // what is loaded or taken at the first use is not recorded
-    device.synchronize();
-    check(cudaEventCreate(&begin_), "making a CUDA event");
-    check(cudaEventCreate(&end_), "making a CUDA event");
-    cudaGraph_t recorded = nullptr;
-    check(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal),
-          "recording a CUDA graph");
-    for (int turn = 0; turn < calls; ++turn) call(turn);
-    check(cudaStreamEndCapture(device.stream(), &recorded), "recording a CUDA graph");
-    check(cudaGraphInstantiate(&graph_, recorded, 0), "making a CUDA graph");
-    check(cudaGraphDestroy(recorded), "making a CUDA graph");
-    seconds_per_call();  // the first replay is slower
-  }
-  ~Replay() {
-    cudaGraphExecDestroy(graph_);
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-
-  /// Plays all calls once.
-  double seconds_per_call() {
-    check(cudaEventRecord(begin_, device_.stream()), "timing the GPU");
-    check(cudaGraphLaunch(graph_, device_.stream()), "starting a CUDA graph");
-    check(cudaEventRecord(end_, device_.stream()), "timing the GPU");
-    device_.synchronize();
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "timing the GPU");
-    return static_cast<double>(milliseconds) * 1e-3 / calls_;
-  }
-
- private:
-  const Device& device_;
-  int calls_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
-};
-
-/// Runs a benchmark's iterations; each reports the time of one call.
-/// @return seconds of a call, on average
-double measure(benchmark::State& state, const Device& device, int calls, const Call& call) {
-  Replay replay(device, calls, call);
-  double total = 0;
-  for (auto _ : state) {
-    const double seconds = replay.seconds_per_call();
-    state.SetIterationTime(seconds);
-    total += seconds;
-  }
-  return total / static_cast<double>(state.iterations());
-}
-
-/// The GPU, and how fast its memory is when nothing else is done.
-class Machine {
- public:
-  Device device;
-
-  /// Calls that copy `bytes` from device to device.
-  struct Copy {
-    DeviceBuffer<std::byte> from, to;
-    std::int64_t bytes;
-    Call call(const Device& device) const {
-      return [this, &device](int turn) {
-        check(cudaMemcpyAsync(to.data() + turn * bytes, from.data() + turn * bytes,
-                              static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, device.stream()),
-              "copying");
-      };
-    }
-  };
-  Copy copy(std::int64_t bytes) const {
-    const std::int64_t all = turns_of(bytes) * bytes;
-    return {random_on_gpu(device, DType::bf16, all / 2, 1), random_on_gpu(device, DType::bf16, all / 2, 2),
-            bytes};
-  }
-  /// Calls that read `bytes`.
-  struct Read {
-    DeviceBuffer<std::byte> from;
-    DeviceBuffer<std::uint32_t> sink;
-    std::int64_t bytes;
-    Call call(const Device& device) const {
-      return [this, &device](int turn) {
-        read_sweep(from.data() + turn * bytes, bytes, sink.data(), device.stream());
-      };
-    }
-  };
-  Read read(std::int64_t bytes) const {
-    return {random_on_gpu(device, DType::bf16, turns_of(bytes) * bytes / 2, 1), {1, "a benchmark"}, bytes};
-  }
-
-  /// Bytes read plus bytes written per second when `bytes` are copied.
-  double copy_rate(std::int64_t bytes) {
-    double& rate = copy_rates_[bytes];
-    if (rate == 0) {
-      const Copy copied = copy(bytes);
-      rate = 2 * static_cast<double>(bytes) / median_seconds(turns_of(bytes), copied.call(device));
-    }
-    return rate;
-  }
-  /// Bytes read per second.
-  double read_rate(std::int64_t bytes) {
-    double& rate = read_rates_[bytes];
-    if (rate == 0) {
-      const Read swept = read(bytes);
-      rate = static_cast<double>(bytes) / median_seconds(turns_of(bytes), swept.call(device));
-    }
-    return rate;
-  }
-
- private:
-  double median_seconds(int calls, const Call& call) const {
-    Replay replay(device, calls, call);
-    std::vector<double> seconds(11);
-    for (double& each : seconds) each = replay.seconds_per_call();
-    std::nth_element(seconds.begin(), seconds.begin() + 5, seconds.end());
-    return seconds[5];
-  }
-
-  std::map<std::int64_t, double> copy_rates_, read_rates_;
-};
-
-void report(benchmark::State& state, std::int64_t bytes, double seconds, const char* of_what, double rate) {
-  const double reached = static_cast<double>(bytes) / seconds;
-  state.counters["GB/s"] = reached * 1e-9;
-  state.counters[of_what] = reached / rate;
-}
-
-void copy(benchmark::State& state, Machine& machine, std::int64_t bytes) {
-  const Machine::Copy copied = machine.copy(bytes);
-  const double seconds = measure(state, machine.device, turns_of(bytes), copied.call(machine.device));
-  state.counters["GB/s"] = 2e-9 * static_cast<double>(bytes) / seconds;
-}
-
-void read(benchmark::State& state, Machine& machine, std::int64_t bytes) {
-  const Machine::Read swept = machine.read(bytes);
-  const double seconds = measure(state, machine.device, turns_of(bytes), swept.call(machine.device));
-  state.counters["GB/s"] = 1e-9 * static_cast<double>(bytes) / seconds;
-}
-
-constexpr std::int64_t kMovedBytes = kTokens * kWidth * 2 * size_of(DType::bf16);  // K and V
-
-/// Must move: K and V read and written once each, and the slot mapping read.
-void scatter(benchmark::State& state, Machine& machine, RowKernels kernels, std::int64_t block_size) {
-  const Device& device = machine.device;
-  constexpr std::int64_t kNumbers = kTokens * kWidth;
-  const int turns = turns_of(2 * kMovedBytes);
-  const auto rows =
-      random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 1);  // [turns, K and V, tokens, width]
-  const auto pool = random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 2);
-  const std::vector<std::int32_t> blocks = shuffled_blocks(kTokens / block_size);
-  std::vector<std::int64_t> mapping;
-  for (std::int64_t token = 0; token < kTokens; ++token)
-    mapping.push_back(blocks[static_cast<std::size_t>(token / block_size)] * block_size + token % block_size);
-  const auto slots = on_gpu(device, mapping);
-  const double seconds = measure(state, device, turns, [&](int turn) {
-    const std::int64_t k = turn * kMovedBytes, v = k + kMovedBytes / 2;
-    scatter_kv(DType::bf16, {rows.data() + k, kWidth, rows.data() + v, kWidth, kTokens}, kWidth, slots.data(),
-               pool.data() + k, pool.data() + v, device.stream(), kernels);
-  });
-  report(state, 2 * kMovedBytes + kTokens * 8, seconds, "of copy", machine.copy_rate(kMovedBytes));
-}
-
-/// Must move: K and V read and written once each, and the block table read.
-void gather(benchmark::State& state, Machine& machine, RowKernels kernels, std::int64_t block_size) {
-  const Device& device = machine.device;
-  constexpr std::int64_t kNumbers = kTokens * kWidth, kSequences = 16, kContext = kTokens / kSequences;
-  const int turns = turns_of(2 * kMovedBytes);
-  const auto pool =
-      random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 1);  // [turns, K and V, slots, width]
-  const auto gathered = random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 2);
-  const auto table = on_gpu(device, shuffled_blocks(kTokens / block_size));
-  std::vector<std::int64_t> first_slots;
-  for (std::int64_t s = 0; s <= kSequences; ++s) first_slots.push_back(s * kContext);
-  const auto first_slot = on_gpu(device, first_slots);
-  const SlotMap slots{.block_table = table.data(),
-                      .table_width = static_cast<std::int32_t>(kContext / block_size),
-                      .block_size = static_cast<std::int32_t>(block_size)};
-  const double seconds = measure(state, device, turns, [&](int turn) {
-    const std::int64_t k = turn * kMovedBytes, v = k + kMovedBytes / 2;
-    gather_kv(DType::bf16, {pool.data() + k, pool.data() + v}, slots, kWidth,
-              {gathered.data() + k, gathered.data() + v, first_slot.data(), kSequences, kTokens},
-              device.stream(), kernels);
-  });
-  report(state, 2 * kMovedBytes + table.size() * 4, seconds, "of copy", machine.copy_rate(kMovedBytes));
-}
-
-/// Attention of the last `rows` positions of each of `sequences` contexts.
-struct AttentionCase {
-  std::int64_t sequences, context, rows;
-  DType dtype;
-  bool paged;
-  AttentionKernels kernels;
-
-  /// K and V of all sequences in one layer.
-  std::int64_t kv_bytes() const { return sequences * context * kWidth * 2 * size_of(dtype); }
-};
-
-/// @param turns  layers of K and V that take turns
-/// @return seconds of one layer's attention
-double attention(benchmark::State& state, const Device& device, const AttentionCase& of, int turns) {
-  constexpr std::int64_t kBlockSize = 16, kStride = 16 * 128;
-  const std::int64_t slots = of.sequences * of.context, rows = of.sequences * of.rows;
-  const auto pool = random_on_gpu(device, of.dtype, turns * 2 * slots * kWidth, 1);
-  const auto q = random_on_gpu(device, of.dtype, rows * kStride, 2);
-  const auto out = random_on_gpu(device, of.dtype, rows * kStride, 3);
-  const auto table = on_gpu(device, shuffled_blocks(slots / kBlockSize));
-  std::vector<std::int64_t> first_slots;
-  std::vector<std::int32_t> row_begin{0}, context_len;
-  for (std::int64_t s = 0; s < of.sequences; ++s) {
-    first_slots.push_back(s * of.context);
-    row_begin.push_back(static_cast<std::int32_t>((s + 1) * of.rows));
-    context_len.push_back(static_cast<std::int32_t>(of.context));
-  }
-  const auto first_slot = on_gpu(device, first_slots);
-  SlotMap map{.first_slot = first_slot.data()};
-  if (of.paged) {
-    map = {.block_table = table.data(),
-           .table_width = static_cast<std::int32_t>(of.context / kBlockSize),
-           .block_size = kBlockSize};
-  }
-  Attention attention(device, kHeads, of.dtype, of.kernels);
-  attention.begin(row_begin, context_len);
-  return measure(state, device, turns, [&](int turn) {
-    const std::byte* k = pool.data() + turn * of.kv_bytes();
-    attention.run({k, k + of.kv_bytes() / 2}, map, q.data(), kStride, out.data(), kStride);
-  });
-}
-
-/// Must move: K and V read once; q, the block table and the output are small beside them, and counted.
-void decode(benchmark::State& state, Machine& machine, const AttentionCase& of) {
-  const double seconds = attention(state, machine.device, of, turns_of(of.kv_bytes()));
-  const std::int64_t q_and_out = 2 * of.sequences * 16 * 128 * size_of(of.dtype);
-  const std::int64_t table = of.paged ? of.sequences * of.context / 16 * 4 : 0;
-  report(state, of.kv_bytes() + q_and_out + table, seconds, "of read", machine.read_rate(of.kv_bytes()));
-}
-
-/// Must be computed: for each query head and each pair of a position and one up to it, head_dim
-/// multiplications and additions for the score and as many for the value.
-void prefill(benchmark::State& state, Machine& machine, const AttentionCase& of) {
-  const double seconds = attention(state, machine.device, of, 2);
-  const auto n = static_cast<double>(of.context);
-  const double operations = static_cast<double>(of.sequences) * 16 * (n * (n + 1) / 2) * 4 * 128;
-  state.counters["TFLOP/s"] = operations / seconds * 1e-12;
-}
-
-template <typename Function, typename... Arguments>
-void add(const std::string& name, Machine& machine, Function function, Arguments... arguments) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [&machine, function, arguments...](benchmark::State& state) {
-                                 try {
-                                   function(state, machine, arguments...);
-                                 } catch (const std::exception& error) {
-                                   state.SkipWithError(error.what());
-                                 }
-                               })
-      ->UseManualTime()
-      ->Iterations(kReplays)
-      ->Unit(benchmark::kMicrosecond);
-}
-
-const char* name_of(RowKernels kernels) {
-  return kernels == RowKernels::plain ? "plain" : "packs";
-}
-
-const char* name_of(AttentionKernels kernels) {
-  return kernels == AttentionKernels::plain   ? "plain"
-         : kernels == AttentionKernels::tiles ? "tiles"
-                                              : "tensor_cores";
-}
-
-void add_moves(Machine& machine) {
-  for (const RowKernels kernels : {RowKernels::plain, RowKernels::packs}) {
-    for (const std::int64_t block_size : {16, 8, 64}) {
-      const std::string how = fmt::format("{}/block_size:{}", name_of(kernels), block_size);
-      add("scatter/" + how, machine, scatter, kernels, block_size);
-      add("gather/" + how, machine, gather, kernels, block_size);
-    }
-  }
-}
-
-void add_attention(Machine& machine) {
-  struct Size {
-    std::int64_t sequences, context;
-    DType dtype;
-  };
-  for (const AttentionKernels kernels :
-       {AttentionKernels::plain, AttentionKernels::tiles, AttentionKernels::tensor_cores}) {
-    for (const bool paged : {false, true}) {
-      const auto named = [&](const char* what, const Size& size) {
-        return fmt::format("{}/{}/{}/{}x{}/{}", what, name_of(kernels), paged ? "paged" : "contiguous",
-                           size.sequences, size.context, kvcache::name_of(size.dtype));
-      };
-      for (const Size& size : {Size{64, 4096, DType::bf16},
-                               {1, 4096, DType::bf16},
-                               {1, 32768, DType::bf16},
-                               {8, 8192, DType::bf16},
-                               {64, 2048, DType::f32}}) {
-        if (size.dtype == DType::f32 && kernels == AttentionKernels::tensor_cores) continue;
-        add(named("decode", size), machine, decode,
-            AttentionCase{size.sequences, size.context, 1, size.dtype, paged, kernels});
-      }
-      for (const Size& size : {Size{1, 512, DType::bf16}, {1, 4096, DType::bf16}, {1, 16384, DType::bf16}}) {
-        if (size.context > 4096 && kernels == AttentionKernels::plain) continue;  // seconds for each call
-        add(named("prefill", size), machine, prefill,
-            AttentionCase{size.sequences, size.context, size.context, size.dtype, paged, kernels});
-      }
-    }
-  }
-}
-
-int main_with_gpu() {
-  Machine machine;
-  for (const std::int64_t bytes : {kMovedBytes, std::int64_t{16} << 20}) {
-    add(fmt::format("copy/{}MiB", bytes >> 20), machine, copy, bytes);
-    add(fmt::format("read/{}MiB", bytes >> 20), machine, read, bytes);
-  }
-  add_moves(machine);
-  add_attention(machine);
-  benchmark::AddCustomContext("gpu", machine.device.name());
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+void add_all() {
+  kvcache::add_cpu_benchmarks();
+#ifdef WITH_CUDA
+  const std::string why = kvcache::cuda::Device::why_unavailable();
+  if (why.empty()) return kvcache::cuda::add_cuda_benchmarks();
+  fmt::print(stderr, "note: without cuda/...: {}\n", why);
+#else
+  fmt::print(stderr, "note: without cuda/...: this build has no CUDA support\n");
+#endif
 }
 
 }  // namespace
-}  // namespace kvcache::cuda
 
+/// Takes Google Benchmark's options. @return 2 for one it does not know, 1 without a GPU or after a failure
+/// there.
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  try {
-    return kvcache::cuda::main_with_gpu();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_kernels: %s\n", error.what());
-    return 1;
-  }
+  return kvcache::run_benchmark_program(argc, argv, kNote, add_all);
 }

@@ -11,13 +11,13 @@ namespace kvcache {
 
 /// One block of the pool: room for the K and V of block_size tokens, over all layers.
 struct Block {
-  std::int32_t id = 0;
-  bool in_use = false;
+  std::int32_t id = 0;  ///< its number in the pool
+  bool in_use = false;  ///< whether a sequence has it
 };
 
 /// What `BlockPool::free` found.
 enum class FreeResult : std::uint8_t {
-  freed,
+  freed,         ///< as it should be
   already_free,  ///< a second free: refused, nothing changed
   not_a_block,   ///< an id that this pool never had: refused, nothing changed
 };
@@ -27,16 +27,24 @@ enum class FreeResult : std::uint8_t {
 /// blocks in the reverse order of their allocation restores the pool exactly.
 class BlockPool {
  public:
+  /// All blocks are free.
   explicit BlockPool(std::int64_t total);
 
   /// A free block's id, now in use; nothing when all are in use.
   std::optional<std::int32_t> allocate();
+  /// Gives a block back.
   FreeResult free(std::int32_t id);
 
+  /// Blocks, free or not.
   std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()); }
+  /// Blocks that `allocate` can still give.
   std::int64_t free_count() const { return static_cast<std::int64_t>(free_ids_.size()); }
+  /// Blocks that were allocated and not freed.
   std::int64_t in_use_count() const { return total() - free_count(); }
+  /// Whether `id`, a block of this pool, is allocated.
   bool in_use(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].in_use; }
+  /// [free_count] the next to be taken first.
+  std::vector<std::int32_t> free_in_order() const { return {free_ids_.rbegin(), free_ids_.rend()}; }
 
   /// @throws std::logic_error if a block is in two places or in none.
   void check_invariants() const;

@@ -85,6 +85,14 @@ void CudaPagedKvStore::make_room_to_gather(const PassPlan& plan) {
                .rows = rows};
 }
 
+std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
+  std::vector<std::int64_t> key = attention_.launch_key();
+  if (key.empty() || settings_.attention == AttentionPath::gather) return {};  // what is gathered grows
+  key.push_back(paged_.table_width);
+  key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // whose memory it is
+  return key;
+}
+
 void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
   cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_heads * config_.head_dim,
                    slots_, k_block(layer, 0), v_block(layer, 0), device_.stream());
@@ -95,6 +103,7 @@ void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) 
   cuda::SlotMap slots = paged_;
   if (settings_.attention == AttentionPath::gather) {
     cuda::gather_kv(dtype_, rows, slots, config_.kv_heads * config_.head_dim, gathered_, device_.stream());
+    gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
     rows = {gathered_.k, gathered_.v};
     slots = {.first_slot = gathered_.first_slot};
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "common/cuda/attention.h"
 #include "common/cuda/memory.h"
@@ -19,6 +20,7 @@ namespace kvcache {
 /// head_dim]. The work is queued in the device's stream and the host goes on.
 class CudaPagedKvStore : public KvStore {
  public:
+  /// As the CPU's store takes them.
   using Settings = PagedKvStore::Settings;
 
   /// Takes the GPU's memory at once.
@@ -27,12 +29,20 @@ class CudaPagedKvStore : public KvStore {
                    const cuda::Device& device);
 
   void begin(const PassPlan& plan) override;
+  std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
-  // The two parts of `begin`. Only the first touches blocks, so it can run in a stream of its own.
+  /// Whether `prepare_blocks` has anything to do.
+  bool prepares_blocks(const PassPlan& plan) const {
+    return !plan.copies.empty() || (settings_.fill != DebugFill::none && !plan.fresh_blocks.empty());
+  }
+  /// The first part of `begin`: copies and fills blocks. Nothing else of it touches them, so this can run in
+  /// a stream of its own.
   void prepare_blocks(const PassPlan& plan, cudaStream_t stream);
+  /// The second part: slots, tables and tiles of attention go to the GPU.
   void send(const PassPlan& plan);
 
   /// Copies K (or V) of one block, all layers; those of `to` and of `from` lie `to_distance` and
@@ -40,14 +50,19 @@ class CudaPagedKvStore : public KvStore {
   void copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from, std::int64_t from_distance,
                    cudaStream_t stream) const;
 
+  /// Where the pool lies.
   const cuda::Device& device() const { return device_; }
+  /// Bytes of K, or of V, of one block in one layer.
   std::int64_t block_bytes() const { return block_bytes_; }
+  /// Bytes of K, or of V, of all blocks in one layer.
   std::int64_t layer_bytes() const { return layer_bytes_; }
+  /// Of the model.
   std::int64_t layers() const { return config_.layers; }
-  /// K (or V) of one block in one layer, `block_bytes()` bytes on the GPU.
+  /// K of one block in one layer, `block_bytes()` bytes on the GPU.
   std::byte* k_block(std::int64_t layer, std::int32_t block) const {
     return k_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
+  /// V of the same.
   std::byte* v_block(std::int64_t layer, std::int32_t block) const {
     return v_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
@@ -80,6 +95,7 @@ class CudaPagedKvStore : public KvStore {
   cuda::Upload<std::int64_t> first_slots_;                 // [sequences + 1] of the rows gathered
   cuda::DeviceBuffer<std::byte> gathered_k_, gathered_v_;  // [rows, kv_heads, head_dim] of one layer
   cuda::GatheredKv gathered_;
+  std::int64_t gathered_bytes_ = 0;
 };
 
 }  // namespace kvcache

@@ -21,8 +21,8 @@ struct GatheredKv {
   /// [sequences + 1] on the GPU: sequence s has the rows first_slot[s] to first_slot[s + 1], one for each
   /// position of its context.
   const std::int64_t* first_slot = nullptr;
-  std::int64_t sequences = 0;
-  std::int64_t rows = 0;  ///< that there is room for; first_slot[sequences] or more
+  std::int64_t sequences = 0;  ///< of the pass
+  std::int64_t rows = 0;       ///< that there is room for; first_slot[sequences] or more
 };
 
 /// Copies K and V of all positions from where the block table of `slots` says. Neither rows nor table entries

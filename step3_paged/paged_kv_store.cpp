@@ -63,6 +63,7 @@ void PagedKvStore::attend_gathered(const AttentionShape& heads, const KvRows& ro
     }
     gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
     gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
+    gathered_bytes_ += 2 * paged.context * row_bytes_;
     const AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, SlotMap{}};
     attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0), out.row(0),
               q.stride, dtype_, pool_);

@@ -22,8 +22,8 @@ class PagedKvStore : public KvStore {
  public:
   /// How K and V reach attention, and what fresh blocks are filled with.
   struct Settings {
-    AttentionPath attention = AttentionPath::paged;
-    DebugFill fill = DebugFill::none;
+    AttentionPath attention = AttentionPath::paged;  ///< copied together first, or read where they lie
+    DebugFill fill = DebugFill::none;                ///< for tests and doubts
   };
 
   /// Reserves the address space; memory appears as blocks are written.
@@ -34,14 +34,18 @@ class PagedKvStore : public KvStore {
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
+  /// Bytes of K, or of V, of one block in one layer.
   std::int64_t block_bytes() const { return block_bytes_; }
+  /// Of the model.
   std::int64_t layers() const { return config_.layers; }
-  /// K (or V) of one block in one layer, `block_bytes()` bytes.
+  /// K of one block in one layer, `block_bytes()` bytes.
   std::byte* k_block(std::int64_t layer, std::int32_t block) {
     return k_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
+  /// V of the same.
   std::byte* v_block(std::int64_t layer, std::int32_t block) {
     return v_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
@@ -61,6 +65,7 @@ class PagedKvStore : public KvStore {
   const PassPlan* plan_ = nullptr;
   std::vector<AttentionSequence> sequences_;        // [sequences] of the pass, through the block table
   std::vector<std::byte> gathered_k_, gathered_v_;  // [context, kv_heads, head_dim] of one sequence and layer
+  std::int64_t gathered_bytes_ = 0;
 };
 
 }  // namespace kvcache

@@ -21,16 +21,14 @@ namespace kvcache {
 namespace {
 
 constexpr const char* kNote =
-    "Time: what one operation takes of a core's time, the average over all blocks of the pool. Blocks lie in "
-    "random order, so large pools show what missing the caches costs; nothing else grows with the pool. "
-    "Managers: calls for sequences of 64 blocks of 16 tokens and one token, per block. allocate, hit, evict: "
-    "plan "
-    "and commit; of new tokens with their rows of the plan, in evict also hash, lookup and entry of what is "
-    "new "
-    "(evictions: per operation; the rest are tails, which nobody can find). copy_on_write: plan and commit "
-    "of a "
-    "token, 64 sequences to a pass, per token. Others: the parts. lookup: a prompt of 50,000 tokens, in turn "
-    "with those that fill the pool; all_miss ends at the first block.";
+    "Time: what one operation takes of a core's time, the average over all blocks of a pool. Blocks lie "
+    "in random order, so large pools show what missing the caches costs; nothing else grows with the "
+    "pool. Managers: calls for sequences of 64 blocks of 16 tokens and of one token more, per block. "
+    "allocate, hit, evict: plan and commit, of new tokens with their rows of the plan; in evict also "
+    "hash, lookup and entry of what is new (evictions: per operation; the rest are tails, which nobody "
+    "can find). copy_on_write: plan and commit of one token, 64 sequences to a pass, per token. Others: "
+    "the parts. lookup: prompts of 50,000 tokens that fill the pool, in turn; all_miss ends at the "
+    "first block.";
 
 constexpr std::int64_t kBlockSize = 16;
 constexpr std::int64_t kPromptTokens = 50'000;
@@ -424,6 +422,7 @@ void add_all() {
 }  // namespace
 }  // namespace kvcache
 
+/// Takes Google Benchmark's options. @return as run_benchmark_program.
 int main(int argc, char** argv) {
   return kvcache::run_benchmark_program(argc, argv, kvcache::kNote, kvcache::add_all);
 }

@@ -133,7 +133,8 @@ void measure_prefix_cache(Program& program) {
 }
 
 int bench_serving(int argc, char** argv) {
-  const std::optional<Options> options = own_options(Step::prefix_cache, argc, argv);
+  const std::optional<Options> options =
+      own_options(Step::prefix_cache, std::span(argv, static_cast<std::size_t>(argc)));
   if (!options) return 0;
   Program program = load_program(Step::prefix_cache, *options);
   give_memory(program);

@@ -8,15 +8,6 @@
 
 namespace kvcache {
 
-namespace {
-
-bool touches_blocks(const PassPlan& plan) {
-  return !plan.swaps_out.empty() || !plan.swaps_in.empty() || !plan.copies.empty() ||
-         !plan.fresh_blocks.empty();
-}
-
-}  // namespace
-
 CudaTieredKvStore::CudaTieredKvStore(const ModelConfig& config, const PagedShape& shape,
                                      std::int64_t host_blocks, DType dtype, Settings settings,
                                      const cuda::Device& device)
@@ -28,7 +19,7 @@ CudaTieredKvStore::~CudaTieredKvStore() {
 }
 
 void CudaTieredKvStore::begin(const PassPlan& plan) {
-  if (touches_blocks(plan)) {
+  if (!plan.swaps_out.empty() || !plan.swaps_in.empty() || prepares_blocks(plan)) {
     cuda::wait_for(moves_.get(), device().stream(), order_.get());
     // Out before in: a block that comes in may take the place of one that goes out.
     for (const BlockCopy& move : plan.swaps_out) move_out(move);
@@ -37,6 +28,11 @@ void CudaTieredKvStore::begin(const PassPlan& plan) {
     moves_pending_ = true;
   }
   send(plan);
+}
+
+std::vector<std::int64_t> CudaTieredKvStore::launch_key() const {
+  if (moves_pending_) return {};  // the first write waits for them
+  return CudaPagedKvStore::launch_key();
 }
 
 void CudaTieredKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {

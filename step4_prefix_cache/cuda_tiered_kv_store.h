@@ -4,6 +4,8 @@
 /// step4_prefix_cache/README.md.
 #pragma once
 
+#include <vector>
+
 #include "step3_paged/cuda_paged_kv_store.h"
 
 namespace kvcache {
@@ -22,11 +24,13 @@ class CudaTieredKvStore final : public CudaPagedKvStore {
 
   /// Moves blocks out and in before anything of the pass is written.
   void begin(const PassPlan& plan) override;
+  std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
 
-  /// XXH64 of what a block of the pool, or a slot of the host tier, holds: K and V of all layers, as
-  /// TieredKvStore's. Both wait for the GPU. For tests.
+  /// XXH64 of what a block of the pool holds: K and V of all layers, as TieredKvStore's. Waits for the GPU.
+  /// For tests.
   std::uint64_t checksum_of_block(std::int32_t block);
+  /// The same of a slot of the host tier.
   std::uint64_t checksum_of_host_slot(std::int32_t slot) const;
 
  private:

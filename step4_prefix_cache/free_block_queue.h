@@ -20,13 +20,16 @@ class FreeBlockQueue {
   /// All of [0, total), in order.
   explicit FreeBlockQueue(std::int64_t total);
 
+  /// Blocks in the queue.
   std::int64_t size() const { return size_; }
+  /// Whether `block` is in the queue.
   bool contains(std::int32_t block) const { return links_[index(block)].queued; }
   /// The block that leaves next; the queue must not be empty.
   std::int32_t front() const { return links_[end()].next; }
 
-  /// The block must not be in the queue.
+  /// `block`, which must not be in the queue, leaves after all others.
   void push_back(std::int32_t block) { insert(block, links_[end()].previous); }
+  /// `block`, which must not be in the queue, leaves next.
   void push_front(std::int32_t block) { insert(block, static_cast<std::int32_t>(end())); }
   /// The block must be in the queue.
   void remove(std::int32_t block);

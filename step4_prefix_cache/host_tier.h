@@ -16,14 +16,19 @@ namespace kvcache {
 /// it.
 class HostTier {
  public:
+  /// `total` empty slots, each for a block of `block_size` tokens.
   HostTier(std::int64_t total, std::int64_t block_size) : queue_(total), index_(total, block_size) {}
 
+  /// A slot with this content, as PrefixIndex::find.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const {
     return index_.find(hash, parent, token_ids);
   }
+  /// What `slot` holds; identity 0: nothing.
   const BlockContent& content(std::int32_t slot) const { return index_.content(slot); }
+  /// The tokens of `slot`, [block_size].
   std::span<const std::int32_t> token_ids(std::int32_t slot) const { return index_.token_ids(slot); }
+  /// Slots that hold something.
   std::int64_t stored() const { return index_.size(); }
 
   /// Sets a slot aside, to be read from or stored to: it will not be handed out by `set_aside_oldest`. False

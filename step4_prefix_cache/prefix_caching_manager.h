@@ -50,10 +50,12 @@ class PrefixCachingManager final : public KvManager {
   std::int64_t cached_tokens(std::int32_t sequence) const override;
   BlocksReport blocks() const override;
   CountersReport counters() const override { return counters_; }
+  CacheState state() const override;
 
   /// Tokens that a new sequence of these `token_ids` would not have to compute. Changes nothing, not even the
   /// order of use.
   std::int64_t peek(std::span<const std::int32_t> token_ids) const { return find_prefix(token_ids).tokens; }
+  /// How many sequences and pins refer to `block`.
   std::int32_t reference_count(std::int32_t block) const {
     return references_[static_cast<std::size_t>(block)];
   }
@@ -106,10 +108,11 @@ class PrefixCachingManager final : public KvManager {
 
   /// What the outstanding plan has changed: `abort` undoes it, `commit` makes it final.
   struct Pending {
+    /// What became of one sequence.
     struct Change {
-      bool is_new = false;
-      std::size_t blocks_before = 0;
-      std::int32_t tail_before = -1;  // the last of them, which copy-on-write may have replaced
+      bool is_new = false;            ///< admitted by this plan
+      std::size_t blocks_before = 0;  ///< of its table
+      std::int32_t tail_before = -1;  ///< the last of them, which copy-on-write may have replaced
     };
     std::vector<Change> changes;         // [sequences of the plan]
     std::vector<std::int32_t> acquired;  // blocks that gained a reference, once each time

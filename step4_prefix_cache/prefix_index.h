@@ -24,6 +24,7 @@ struct BlockContent {
 /// the next one, so what is looked at in a pool of a million blocks is the bucket and the block.
 class PrefixIndex {
  public:
+  /// Nothing is findable. Takes all the memory it will ever need.
   PrefixIndex(std::int64_t total, std::int64_t block_size);
 
   /// Makes `block` findable. It must not be so yet.
@@ -32,7 +33,9 @@ class PrefixIndex {
   /// Removes exactly this block's entry; others of the same hash stay.
   void erase(std::int32_t block);
 
+  /// Whether `block` is findable.
   bool contains(std::int32_t block) const { return content(block).identity != 0; }
+  /// What `block` holds; identity 0: it is not findable.
   const BlockContent& content(std::int32_t block) const {
     return entries_[static_cast<std::size_t>(block)].content;
   }
@@ -45,6 +48,7 @@ class PrefixIndex {
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
   void prefetch(std::uint64_t hash) const;
 
+  /// Findable blocks.
   std::int64_t size() const { return size_; }
 
  private:

@@ -8,6 +8,8 @@
 
 namespace kvcache {
 
+/// A paged store with a host tier: a second buffer, `host_blocks` slots large, that `begin` moves blocks to
+/// and from as the plan says.
 class TieredKvStore final : public PagedKvStore {
  public:
   /// @param host_blocks  slots of the host tier
@@ -17,8 +19,9 @@ class TieredKvStore final : public PagedKvStore {
   /// Moves blocks out and in before anything of the pass is written.
   void begin(const PassPlan& plan) override;
 
-  /// XXH64 of what a block of the pool, or a slot of the host tier, holds: K and V of all layers. For tests.
+  /// XXH64 of what a block of the pool holds: K and V of all layers. For tests.
   std::uint64_t checksum_of_block(std::int32_t block);
+  /// The same of a slot of the host tier.
   std::uint64_t checksum_of_host_slot(std::int32_t slot) const;
 
  private:

@@ -79,7 +79,8 @@ run_sanitizers() {
 }
 
 run_benchmarks() {
-  note bench_kernels bench_kernels.txt 'ERROR|^error' "$build/bin/bench_kernels" --benchmark_counters_tabular=true \
+  note bench_kernels bench_kernels.txt 'ERROR|^error' "$build/bin/bench_kernels" --benchmark_filter=cuda/ \
+    --benchmark_counters_tabular=true \
     --benchmark_out="$record/bench_kernels.json" --benchmark_out_format=json
   ! grep -q 'ERROR OCCURRED' "$record/bench_kernels.txt" || failed=1
   cat "$record/bench_kernels.txt"

@@ -56,6 +56,7 @@ Ids only_ids(const Words& words) {
 TEST(Options, HaveTheDocumentedDefaults) {
   const Options options = parse({}, Step::prefix_cache);
   EXPECT_EQ(options.model, "");
+  EXPECT_EQ(options.trace, "");
   EXPECT_EQ(options.random_weights, "");
   EXPECT_TRUE(options.prompts.empty());
   EXPECT_EQ(options.tokens, 64);
@@ -64,7 +65,7 @@ TEST(Options, HaveTheDocumentedDefaults) {
   EXPECT_EQ(options.sampling.top_k, 0);
   EXPECT_EQ(options.sampling.top_p, 1);
   EXPECT_EQ(options.sampling.seed, 0U);
-  EXPECT_EQ(options.device, Device::automatic);
+  EXPECT_EQ(options.device, DeviceChoice::automatic);
   EXPECT_FALSE(options.dtype.has_value());
   EXPECT_EQ(options.threads, 0);
   EXPECT_FALSE(options.json || options.logits || options.demo);
@@ -93,7 +94,7 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
   EXPECT_EQ(run.sampling.top_k, 40);
   EXPECT_EQ(run.sampling.top_p, 0.9);
   EXPECT_EQ(run.sampling.seed, 7U);
-  EXPECT_EQ(run.device, Device::cpu);
+  EXPECT_EQ(run.device, DeviceChoice::cpu);
   EXPECT_EQ(run.dtype, DType::bf16);
   EXPECT_EQ(run.threads, 2);
   EXPECT_TRUE(run.json);
@@ -102,6 +103,7 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
   EXPECT_EQ(parse({"--random-weights", "fairytale"}).random_weights, "fairytale");
 
   EXPECT_EQ(parse({"--max-seq-len", "100"}, Step::flat_cache).max_seq_len, 100);
+  EXPECT_EQ(parse({"--trace", "file"}, Step::flat_cache).trace, "file");
 
   const Options paged =
       parse({"--block-size", "8", "--num-blocks", "9", "--attention", "gather"}, Step::paged);
@@ -121,8 +123,8 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
 }
 
 TEST(Options, TakeEveryName) {
-  EXPECT_EQ(parse({"--device=cuda"}).device, Device::cuda);
-  EXPECT_EQ(parse({"--device=auto"}).device, Device::automatic);
+  EXPECT_EQ(parse({"--device=cuda"}).device, DeviceChoice::cuda);
+  EXPECT_EQ(parse({"--device=auto"}).device, DeviceChoice::automatic);
   EXPECT_EQ(parse({"--dtype=f32"}).dtype, DType::f32);
   EXPECT_EQ(parse({"--dtype=f16"}).dtype, DType::f16);
   EXPECT_EQ(parse({"--attention=paged"}, Step::paged).attention, AttentionPath::paged);
@@ -359,7 +361,7 @@ TEST(Options, RefuseAbbreviations) {
 }
 
 TEST(Options, DoNotKnowWhatComesLater) {
-  for (const std::string option : {"--trace", "--serve", "--host", "--port"}) {
+  for (const std::string option : {"--serve", "--host", "--port"}) {
     EXPECT_EQ(refusal({option, "x"}, Step::flat_cache).substr(0, 15), "unknown option ") << option;
   }
 }

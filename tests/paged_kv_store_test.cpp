@@ -304,11 +304,11 @@ TEST(PagedKvStore, TableEntriesBeyondTheContextAreNeverFollowed) {
       cache.store.spoil(OpenStore::What::both, kNan);  // block 29 among them
       cache.pass({{0, 41}, {1, 4}, {2, 7}});
       PassPlan plan = cache.plan({{0, 42}, {1, 5}, {2, 8}}).value();
-      ASSERT_EQ(plan.table_width, 11);
+      ASSERT_EQ(plan.table_width, 16);
       for (std::size_t s = 0; s < 3; ++s) {
         const std::int64_t used = cache.shape.blocks_for(plan.context_len[s]);
-        std::fill(plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * 11 + used,
-                  plan.block_table.begin() + static_cast<std::ptrdiff_t>(s + 1) * 11, garbage);
+        std::fill(plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * 16 + used,
+                  plan.block_table.begin() + static_cast<std::ptrdiff_t>(s + 1) * 16, garbage);
       }
       layers.send(cache.store, plan);
     }

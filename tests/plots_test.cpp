@@ -140,7 +140,7 @@ TimingPlan small_plan() {
 
 const TimeCurves& small_times() {
   static const TimeCurves times = [] {
-    Program program = load_for_timing(small_plan(), Device::cpu);
+    Program program = load_for_timing(small_plan(), DeviceChoice::cpu);
     return time_curves(program, small_plan());
   }();
   return times;

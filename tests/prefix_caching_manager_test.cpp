@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <random>
 #include <set>
@@ -367,7 +368,7 @@ TEST(SharingMistake, PositionsRestartAtZeroAfterAHit) {
       EXPECT_EQ(plan.positions.front(), hit_blocks * 4);
       EXPECT_EQ(plan.positions.back(), hit_blocks * 4 + more - 1);
       EXPECT_EQ(plan.context_len.back(), hit_blocks * 4 + more) << "attention sees the cached part too";
-      EXPECT_EQ(plan.table_width, static_cast<std::int32_t>((longer.size() + 3) / 4));
+      EXPECT_EQ(plan.table_width, static_cast<std::int32_t>(std::bit_ceil((longer.size() + 3) / 4)));
       cache.append(0, 1);
       cache.free(0);
     }

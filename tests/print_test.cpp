@@ -51,8 +51,13 @@ Report small_report() {
                       .pool_bytes = 3 << 20};
   report.kv_rows = {.computed = 8, .recomputed = 2};
   report.blocks = {.block_size = 16, .total = 1200, .free = 1100, .cached = 100, .in_use = 0};
-  report.counters = {
-      .prefix_hits = 1, .evictions = 2, .preemptions = 3, .copies = 1, .swaps_out = 5, .swaps_in = 6};
+  report.counters = {.prefix_hits = 1,
+                     .evictions = 2,
+                     .preemptions = 3,
+                     .copies = 1,
+                     .swaps_out = 5,
+                     .swaps_in = 6,
+                     .gathered_bytes = 2048};
   return report;
 }
 
@@ -88,7 +93,8 @@ TEST(JsonReport, HasTheNamesAndTheOrderOfTheContract) {
       R"("pool_bytes":3145728},)"
       R"("kv_rows":{"computed":8,"recomputed":2},)"
       R"("blocks":{"block_size":16,"total":1200,"free":1100,"cached":100,"in_use":0},)"
-      R"("counters":{"prefix_hits":1,"evictions":2,"preemptions":3,"copies":1,"swaps_out":5,"swaps_in":6}})"
+      R"("counters":{"prefix_hits":1,"evictions":2,"preemptions":3,"copies":1,"swaps_out":5,"swaps_in":6,)"
+      R"("gathered_bytes":2048}})"
       "\n");
 }
 
@@ -176,7 +182,14 @@ TEST(TextReport, ShowsTheRunOfAPagedStep) {
             "KV memory 1.0 MiB reserved, 1.5 KiB used, 99.8% waste; 512 B per token\n"
             "blocks    1,200 of 16 tokens (3.0 MiB): 1,100 free, 100 cached, 0 in use\n"
             "counters  1 prefix hit, 2 evictions, 3 preemptions, 1 copy\n"
-            "swaps     5 out, 6 in\n");
+            "swaps     5 out, 6 in\n"
+            "gathered  2.0 KiB of K and V\n");
+}
+
+TEST(TextReport, SaysNothingOfGatheringWhereNothingWasGathered) {
+  Report report = small_report();
+  report.counters.gathered_bytes = 0;
+  EXPECT_EQ(line_with(to_text(report, false), "gathered"), "no such line");
 }
 
 TEST(TextReport, HasNoBlocksAndNoCountersWithoutAPool) {

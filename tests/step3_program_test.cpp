@@ -85,6 +85,13 @@ TEST(Step3Program, ReportsTheBlocksThatAreReservedAndWhatOfThemIsUsed) {
   for (const auto& [name, count] : report["counters"].items()) EXPECT_EQ(count, 0) << name;
 }
 
+TEST(Step3Program, CountsTheBytesThatAreGathered) {
+  const nlohmann::json report =
+      report_of({"--ids", ids(5), "--ids", ids(7), "--tokens", "3", "--attention", "gather"});
+  // Every pass gathers the context of its sequences: after the prefills two decode passes of both.
+  EXPECT_EQ(report["counters"]["gathered_bytes"], (5 + 7 + (6 + 8) + (7 + 9)) * kBytesPerToken);
+}
+
 TEST(Step3Program, MemoryIsThatOfTheMomentOfTheGreatestReservation) {
   // In the end 10 and 6 tokens are stored: three blocks and two.
   const nlohmann::json report = report_of(

@@ -1,208 +1,230 @@
 /// @file
-/// See step_benchmarks.h. A benchmark is one run of requests in a fresh cache; what is timed is read from the
-/// run's own report, so that it is what a user sees. `note` says how each number is made and what it does not
-/// say.
+/// See step_benchmarks.h. A benchmark is one run of a workload (workloads.h) in a fresh cache; its time is
+/// read from the run's own report, so that it is what a user sees. `note` says how each number is made and
+/// what it does not say.
 #include "common/bench/step_benchmarks.h"
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/bench/gpu_pass_timer.h"
 #include "common/bench/memory_rate.h"
+#include "common/bench/workloads.h"
 #include "common/cli/run_main.h"
+#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {
 namespace {
 
 constexpr const char* kNote =
-    "Every run starts with an empty cache; the process has generated a few tokens before the first. "
-    "decode: the median pass, the first one of a run left out. time_to_first_token: prefill and the choice "
-    "of a "
-    "token. generate: prefill and decoding. shared_prefix: until all have their first token; cached_tokens "
-    "says "
-    "what was found. of_memory: the weights and the K and V that a decode step must read, per time, as a "
-    "share "
-    "of the measured read rate. Single runs on a shared machine vary: compare medians.";
+    "Every run starts with an empty cache, but those called warm: there the shared prefix was computed "
+    "before. Passes larger than any before are run once untimed. time_to_first_token: prefill and the "
+    "choice of a token. decode: the median pass, the first of a run left out. generate: prefill and "
+    "decoding. shared_prefix: until all requests, one after the other, have their first token; "
+    "cached_tokens says what was found. Times are wall times; gpu_ms is the GPU's part of them, from the "
+    "first kernel of a pass to the end of its last one, by CUDA events. of_memory: the weights and the K "
+    "and V that a decode pass must read, per time, as a share of the measured read rate; above 1 the "
+    "processor's caches held them. Workloads longer than the model's context are left out. Single runs on "
+    "a shared machine vary: compare medians.";
 
-/// One workload.
-struct Workload {
-  std::string name;
-  std::int64_t prompt, sequences, tokens;  ///< tokens of each prompt; how many; new tokens of each
-  std::int64_t shared = 0;                 ///< tokens that all prompts begin with
-  enum class Timed { first_token, decode_pass, all, all_first_tokens } timed;
+/// The step that is measured.
+struct Subject {
+  Program& program;
+  const MakeCache& make_cache;
+  double memory_rate = 0;           ///< bytes per second; 0: not measured yet
+  std::int64_t largest_so_far = 0;  ///< rows of a pass that has run
 };
 
-using enum Workload::Timed;
+/// One run of a workload.
+struct Measured {
+  Report report;
+  double ms = 0, gpu_ms = 0;  ///< of what the workload times; gpu_ms 0 on the CPU
+};
 
-const std::vector<Workload>& workloads() {
-  static const std::vector<Workload> list{
-      {"time_to_first_token/prompt:128", 128, 1, 1, 0, first_token},
-      {"time_to_first_token/prompt:512", 512, 1, 1, 0, first_token},
-      {"time_to_first_token/prompt:2048", 2048, 1, 1, 0, first_token},
-      {"decode/context:128", 128, 1, 12, 0, decode_pass},
-      {"decode/context:512", 512, 1, 12, 0, decode_pass},
-      {"decode/context:1024", 1024, 1, 12, 0, decode_pass},
-      {"decode/context:2048", 2048, 1, 8, 0, decode_pass},
-      {"decode/context:512/sequences:8", 512, 8, 8, 0, decode_pass},
-      {"decode/context:2048/sequences:8", 2048, 8, 4, 0, decode_pass},
-      {"generate/prompt:64/tokens:256", 64, 1, 256, 0, all},
-      {"shared_prefix/prefix:512/requests:16", 544, 16, 1, 512, all_first_tokens},
-  };
-  return list;
-}
-
-/// Prompts of made-up ids: the shared part first, then each its own.
-std::vector<Request> requests_of(const Workload& workload, const ModelConfig& config) {
-  const auto id = [&](std::int64_t n) {
-    return static_cast<std::int32_t>((n * 7919 + 1) % config.vocab_size);
-  };
-  std::vector<Request> requests(static_cast<std::size_t>(workload.sequences));
-  for (std::int64_t s = 0; s < workload.sequences; ++s) {
-    Request& request = requests[static_cast<std::size_t>(s)];
-    for (std::int64_t n = 0; n < workload.prompt; ++n)
-      request.prompt_ids.push_back(n < workload.shared ? id(n) : id(n + 3001 * (s + 1)));
-    request.max_tokens = workload.tokens;
-    request.ignore_eos = true;
+Measured run_once(const Subject& subject, const Workload& workload) {
+  Program& program = subject.program;
+  const std::int64_t vocab_size = program.model->config().vocab_size;
+  program.requests = requests_of(workload, vocab_size);
+  const Cache cache = subject.make_cache(program);
+  if (workload.warm) {
+    const Request before = request_before(workload, vocab_size);
+    run(*program.model, *cache.manager, *cache.store, {&before, 1});
   }
-  return requests;
-}
+  GpuPassTimer timer(program);
+  RunSettings settings;
+  timer.listen(settings);
+  Measured measured{run(*program.model, *cache.manager, *cache.store, program.requests, settings)};
 
-double median(std::vector<double> numbers) {
-  if (numbers.empty()) return 0;
-  const auto middle = numbers.begin() + std::ssize(numbers) / 2;
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
-}
-
-double seconds(const Report& report, Workload::Timed timed) {
-  const std::vector<double>& passes = report.timing.decode_pass_ms;
-  switch (timed) {
-    case first_token:
-      return report.sequences[0].ttft_ms * 1e-3;
-    case decode_pass:
-      return median({passes.begin() + 1, passes.end()}) * 1e-3;
-    case all:
-      return (report.timing.prefill_ms + report.timing.decode_ms) * 1e-3;
-    case all_first_tokens:
-      return report.timing.prefill_ms * 1e-3;
+  std::vector<double> prefill_ms;
+  for (const SequenceReport& sequence : measured.report.sequences) prefill_ms.push_back(sequence.ttft_ms);
+  measured.ms = timed_ms(workload.timed, prefill_ms, measured.report.timing.decode_pass_ms);
+  if (measured.ms <= 0) {
+    throw InputError(fmt::format("{}: the cache is too small for the passes to be timed; give it more memory",
+                                 workload.name));
   }
-  return 0;
+  const std::vector<double> passes = timer.pass_ms();  // first the prefills, if nothing was preempted
+  if (const std::size_t prefills = prefill_ms.size(); passes.size() >= prefills)
+    measured.gpu_ms =
+        timed_ms(workload.timed, std::span(passes).first(prefills), std::span(passes).subspan(prefills));
+  return measured;
 }
 
-/// Ids that came back in the time that is measured.
+/// Threads are awake, buffers have grown and, on a GPU, kernels are loaded for passes of this size.
+void warm_up(Subject& subject, const Workload& workload) {
+  if (subject.largest_so_far == 0) run_once(subject, {"warm-up", 64, 2, 8, Workload::Timed::all});
+  if (workload.prompt > subject.largest_so_far)
+    run_once(subject, {"warm-up", workload.prompt, 1, 1, Workload::Timed::all});
+  subject.largest_so_far = std::max(subject.largest_so_far, workload.prompt);
+}
+
+/// Ids that came back in the time that is measured; of decode passes, on average.
 double tokens(const Report& report, const Workload& workload) {
-  switch (workload.timed) {
-    case first_token:
-      return 1;
-    case decode_pass:
-    case all_first_tokens:
-      return static_cast<double>(workload.sequences);
-    case all:
-      return static_cast<double>(report.sequences[0].output_ids.size());
+  if (workload.timed == Workload::Timed::decode_pass) {
+    return static_cast<double>(report.timing.decode_tokens) /
+           static_cast<double>(report.timing.decode_pass_ms.size());
   }
-  return 0;
-}
-
-void set_counters(benchmark::State& state, const Report& report, const Workload& workload, double time) {
-  const auto over_sequences = [&](auto number) {
-    return std::transform_reduce(report.sequences.begin(), report.sequences.end(), 0.0, std::plus{}, number);
-  };
-  state.counters["tokens_per_s"] = tokens(report, workload) / time;
-  state.counters["kv_rows"] = static_cast<double>(report.kv_rows.computed);
-  state.counters["kv_reserved"] = static_cast<double>(report.kv_memory.reserved_bytes);
-  state.counters["kv_used"] = static_cast<double>(report.kv_memory.used_bytes);
-  state.counters["waste_percent"] = report.kv_memory.waste_percent;
-  state.counters["cached_tokens"] =
-      over_sequences([](const SequenceReport& s) { return static_cast<double>(s.cached_tokens); });
-  state.counters["preemptions"] = static_cast<double>(report.counters.preemptions);
-  state.counters["failed"] =
-      over_sequences([](const SequenceReport& s) { return s.finish_reason == "length" ? 0.0 : 1.0; });
+  double ids = 0;
+  for (const SequenceReport& sequence : report.sequences)
+    ids += static_cast<double>(sequence.output_ids.size());
+  return ids;
 }
 
 /// What a decode pass in the middle of the run must read: every weight once, and each sequence's K and V.
 double bytes_of_a_decode_pass(const Program& program, const Workload& workload) {
-  const ModelConfig& config = program.model->config();
-  const std::int64_t context = workload.prompt + workload.tokens / 2;
-  return static_cast<double>(program.model->weight_bytes_of_a_pass() +
-                             workload.sequences * context *
-                                 config.kv_bytes_per_token(size_of(program.dtype)));
+  const std::int64_t per_token = program.model->config().kv_bytes_per_token(size_of(program.dtype));
+  return static_cast<double>(program.model->weight_bytes_of_a_pass()) +
+         static_cast<double>(workload.sequences * per_token) * context_of(workload);
 }
 
-void run_workload(benchmark::State& state, Program& program, const Workload& workload,
-                  const MakeCache& make_cache, double memory_rate) {
-  program.requests = requests_of(workload, program.model->config());
-  for (auto _ : state) {
-    const Cache cache = make_cache(program);
-    const Report report = run(*program.model, *cache.manager, *cache.store, program.requests);
-    const double time = seconds(report, workload.timed);
-    state.SetIterationTime(time);
-    set_counters(state, report, workload, time);
-    if (workload.timed == decode_pass)
-      state.counters["of_memory"] = bytes_of_a_decode_pass(program, workload) / time / memory_rate;
+void set_counters(benchmark::State& state, const Subject& subject, const Workload& workload,
+                  const Measured& measured) {
+  const Report& report = measured.report;
+  const auto over_sequences = [&](auto number) {
+    return std::transform_reduce(report.sequences.begin(), report.sequences.end(), 0.0, std::plus{}, number);
+  };
+  state.counters["context"] = context_of(workload);
+  state.counters["tokens_per_s"] = tokens(report, workload) / measured.ms * 1e3;
+  state.counters["kv_rows"] = static_cast<double>(report.kv_rows.computed);
+  state.counters["kv_reserved"] = static_cast<double>(report.kv_memory.reserved_bytes);
+  state.counters["kv_used"] = static_cast<double>(report.kv_memory.used_bytes);
+  state.counters["waste_percent"] = report.kv_memory.waste_percent;
+  state.counters["gathered_bytes"] = static_cast<double>(report.counters.gathered_bytes);
+  state.counters["cached_tokens"] =
+      over_sequences([](const SequenceReport& s) { return static_cast<double>(s.cached_tokens); });
+  state.counters["preemptions"] = static_cast<double>(report.counters.preemptions);
+  // More than one pass per token: the cache was too small for all sequences at once, and some waited.
+  state.counters["extra_passes"] =
+      static_cast<double>(std::ssize(report.timing.decode_pass_ms) - (workload.tokens - 1));
+  state.counters["failed"] =
+      over_sequences([](const SequenceReport& s) { return s.finish_reason == "length" ? 0.0 : 1.0; });
+  if (subject.program.gpu) state.counters["gpu_ms"] = measured.gpu_ms;
+  if (workload.timed == Workload::Timed::decode_pass) {
+    const double per_second = bytes_of_a_decode_pass(subject.program, workload) / measured.ms * 1e3;
+    state.counters["of_memory"] = per_second / subject.memory_rate;
+    state.counters["memory_GB_per_s"] = subject.memory_rate * 1e-9;
   }
 }
 
-/// Threads, caches and, on a GPU, kernels are ready after this.
-void warm_up(Program& program, const MakeCache& make_cache) {
-  program.requests = requests_of({"", 64, 2, 8, 0, all}, program.model->config());
-  const Cache cache = make_cache(program);
-  run(*program.model, *cache.manager, *cache.store, program.requests);
+void run_workload(benchmark::State& state, Subject& subject, const Workload& workload) {
+  warm_up(subject, workload);
+  for (auto _ : state) {
+    const Measured measured = run_once(subject, workload);
+    state.SetIterationTime(measured.ms * 1e-3);
+    if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
+      subject.memory_rate = memory_read_rate(subject.program);
+    set_counters(state, subject, workload, measured);
+  }
+}
+
+/// Those of the step's options that a benchmark has a use for: where it runs, on what, and the cache's.
+constexpr std::string_view kUsed[] = {"--model",      "--random-weights", "--device",     "--dtype",
+                                      "--threads",    "--block-size",     "--num-blocks", "--kv-memory",
+                                      "--attention",  "--max-seq-len",    "--salt",       "--prefix-cache",
+                                      "--debug-fill", "--host-blocks"};
+
+/// @throws InputError for an option that would change nothing.
+void refuse_unused(std::span<const char* const> words) {
+  for (const std::string_view word : words) {
+    const std::string_view name = word.substr(0, word.find('='));
+    if (name.starts_with("--") && std::ranges::find(kUsed, name) == std::end(kUsed))
+      throw InputError(
+          fmt::format("{} has no use in a benchmark, which brings its own requests; leave it out", name));
+  }
+}
+
+bool is_google_benchmarks(std::string_view word) {
+  return word.starts_with("--benchmark_");
 }
 
 }  // namespace
 
-std::optional<Options> own_options(Step step, int argc, char** argv) {
+std::optional<Options> own_options(Step step, std::span<char* const> line) {
   std::vector<const char*> words;
-  bool model_named = false;
-  for (const char* word : std::span(argv, static_cast<std::size_t>(argc))) {
-    if (std::strncmp(word, "--benchmark_", 12) == 0) continue;
-    words.push_back(word);
-    model_named |= std::strncmp(word, "--model", 7) == 0 || std::strncmp(word, "--random-weights", 16) == 0;
-  }
+  std::ranges::remove_copy_if(line, std::back_inserter(words), is_google_benchmarks);
+  const std::size_t given = words.size();
+  const bool model_named = std::ranges::any_of(words, [](std::string_view word) {
+    return word.starts_with("--model") || word.starts_with("--random-weights");
+  });
   if (!model_named) words.insert(words.end(), {"--random-weights", "fairytale"});
-  return parse_options(step, static_cast<int>(words.size()), words.data());
+  std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
+  if (options) refuse_unused(std::span(words).subspan(1, given - 1));
+  return options;
 }
+
+namespace {
+
+/// What Google Benchmark writes beside the numbers.
+void describe(const Program& program) {
+  benchmark::AddCustomContext("step", name_of(program.step));
+  benchmark::AddCustomContext("model", program.model_name);
+  benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
+  benchmark::AddCustomContext("dtype", std::string(name_of(program.dtype)));
+  benchmark::AddCustomContext("threads", fmt::format("{}", program.pool->threads()));
+  if (program.step == Step::paged || program.step == Step::prefix_cache)
+    benchmark::AddCustomContext("attention",
+                                program.options.attention == AttentionPath::gather ? "gather" : "paged");
+  benchmark::AddCustomContext("note", kNote);
+}
+
+/// Hands the workloads that fit the model's context, and the command line, to Google Benchmark.
+int run_all(Subject& subject, std::span<char* const> line) {
+  for (const Workload& workload : workloads()) {
+    if (workload.prompt + workload.tokens > subject.program.model->config().max_position_embeddings) continue;
+    benchmark::RegisterBenchmark(
+        workload.name.c_str(),
+        [&subject, workload](benchmark::State& state) { run_workload(state, subject, workload); })
+        ->UseManualTime()
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
+  }
+  std::vector<char*> words{line[0]};
+  std::ranges::copy_if(line.subspan(1), std::back_inserter(words), is_google_benchmarks);
+  int count = static_cast<int>(words.size());
+  words.push_back(nullptr);
+  benchmark::Initialize(&count, words.data());
+  if (benchmark::ReportUnrecognizedArguments(count, words.data())) return 2;
+  const std::size_t matched = benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return matched > 0 ? 0 : 2;  // it has said so itself
+}
+
+}  // namespace
 
 int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_cache) {
   return run_main([&] {
-    const std::optional<Options> options = own_options(step, argc, argv);
+    const std::span<char* const> line(argv, static_cast<std::size_t>(argc));
+    const std::optional<Options> options = own_options(step, line);
     if (!options) return 0;
     Program program = load_program(step, *options);
-    warm_up(program, make_cache);
-    const double memory_rate = memory_read_rate(program);
-
-    benchmark::AddCustomContext("step", name_of(step));
-    benchmark::AddCustomContext("model", program.model_name);
-    benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
-    benchmark::AddCustomContext("dtype", std::string(name_of(program.dtype)));
-    benchmark::AddCustomContext("threads", fmt::format("{}", program.pool->threads()));
-    benchmark::AddCustomContext("memory_read_GB_per_s", fmt::format("{:.1f}", memory_rate * 1e-9));
-    benchmark::AddCustomContext("note", kNote);
-    for (const Workload& workload : workloads()) {
-      if (workload.prompt + workload.tokens > program.model->config().max_position_embeddings) continue;
-      benchmark::RegisterBenchmark(
-          workload.name.c_str(),
-          [&](benchmark::State& state) { run_workload(state, program, workload, make_cache, memory_rate); })
-          ->UseManualTime()
-          ->Iterations(1)
-          ->Unit(benchmark::kMillisecond);
-    }
-    std::vector<char*> words{argv[0]};
-    for (char* word : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-      if (std::strncmp(word, "--benchmark_", 12) == 0) words.push_back(word);
-    }
-    int count = static_cast<int>(words.size());
-    words.push_back(nullptr);
-    benchmark::Initialize(&count, words.data());
-    if (benchmark::ReportUnrecognizedArguments(count, words.data())) return 2;
-    benchmark::RunSpecifiedBenchmarks();
-    benchmark::Shutdown();
-    return 0;
+    Subject subject{program, make_cache};
+    describe(program);
+    return run_all(subject, line);
   });
 }
 

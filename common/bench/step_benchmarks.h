@@ -4,6 +4,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <span>
 
 #include "common/cli/program.h"
 
@@ -22,6 +24,6 @@ int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_
 /// without a model among them, random weights in the shipped model's shape.
 /// @return nothing after --help or --version
 /// @throws InputError as parse_options
-std::optional<Options> own_options(Step step, int argc, char** argv);
+std::optional<Options> own_options(Step step, std::span<char* const> line);
 
 }  // namespace kvcache

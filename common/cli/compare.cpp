@@ -67,7 +67,7 @@ void check(const json& first, const json& report) {
 
 }  // namespace
 
-std::string compare_reports(std::span<const json> reports) {
+std::string compare_reports(std::span<const nlohmann::json> reports) {
   const json& first = reports.front();
   for (const json& report : reports) check(first, report);  // the first too: it may be no report at all
 

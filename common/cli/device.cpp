@@ -43,14 +43,15 @@ std::int64_t machine_memory() {
 
 #ifdef WITH_CUDA
 
-std::shared_ptr<const cuda::Device> choose_gpu(Device wanted) {
-  if (wanted == Device::cpu || (wanted == Device::automatic && !cuda::Device::is_expected())) return nullptr;
+std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted) {
+  if (wanted == DeviceChoice::cpu || (wanted == DeviceChoice::automatic && !cuda::Device::is_expected()))
+    return nullptr;
   try {
     auto gpu = std::make_shared<const cuda::Device>();
     cuda::Cublas::check_library();  // before the weights are loaded
     return gpu;
   } catch (const RunError& error) {
-    if (wanted == Device::cuda) throw;
+    if (wanted == DeviceChoice::cuda) throw;
     fmt::print(stderr, "note: running on the CPU; {}\n", error.what());
     return nullptr;
   }
@@ -89,8 +90,8 @@ std::int64_t memory_left_by_a_pass(Transformer& model, const cuda::Device& gpu, 
 
 #else
 
-std::shared_ptr<const cuda::Device> choose_gpu(Device wanted) {
-  if (wanted != Device::cuda) return nullptr;
+std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted) {
+  if (wanted != DeviceChoice::cuda) return nullptr;
   throw RunError("--device cuda: this build has no CUDA support; use --device cpu");
 }
 

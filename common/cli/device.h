@@ -17,8 +17,8 @@ class Device;  // complete only in a build with CUDA
 }
 
 /// The GPU to run on; none: the CPU.
-/// @throws RunError for Device::cuda without a GPU, or in a build without CUDA.
-std::shared_ptr<const cuda::Device> choose_gpu(Device wanted);
+/// @throws RunError for DeviceChoice::cuda without a GPU, or in a build without CUDA.
+std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted);
 
 /// `wanted`, else the device's default.
 /// @param gpu  nullptr: the CPU

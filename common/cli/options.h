@@ -26,36 +26,43 @@ std::string name_of(Step step);
 /// One sequence as asked for: a text to encode, or token ids as they are.
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
-enum class Device : std::uint8_t { automatic, cpu, cuda };
+/// What `--device` says. `automatic`: a GPU if there is one that can be used, else the CPU.
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
+/// The command line of a step, checked. Each field is the option of its name; an option that the step does
+/// not have keeps its default.
 struct Options {
-  std::filesystem::path model;  ///< empty: the shipped model
-  std::string random_weights;   ///< a shape's name, or empty
-  std::vector<Prompt> prompts;  ///< in the order of the line; empty: the default prompt
-  std::int64_t tokens = 64;     ///< new tokens per sequence
-  bool ignore_eos = false;
-  SamplingParams sampling;
-  Device device = Device::automatic;
-  std::optional<DType> dtype;  ///< none: f32 on the CPU, bf16 on CUDA
-  int threads = 0;             ///< 0: all
-  bool json = false, logits = false, demo = false;
+  std::filesystem::path model;                    ///< empty: the shipped model
+  std::string random_weights;                     ///< a shape's name, or empty
+  std::vector<Prompt> prompts;                    ///< in the order of the line; empty: the default prompt
+  std::int64_t tokens = 64;                       ///< new tokens per sequence
+  bool ignore_eos = false;                        ///< go on after an end-of-sequence id
+  SamplingParams sampling;                        ///< `--temperature`, `--top-k`, `--top-p`, `--seed`
+  DeviceChoice device = DeviceChoice::automatic;  ///< where the model runs
+  std::optional<DType> dtype;                     ///< none: f32 on the CPU, bf16 on CUDA
+  int threads = 0;                                ///< 0: all
+  bool json = false;                              ///< the report as one JSON object
+  bool logits = false;                            ///< with json: the logits after each prompt
+  bool demo = false;                              ///< the walk-through
+  // steps 2 to 4
+  std::string trace;  ///< the file that tells what the cache did; empty: none
   // step 2
-  std::optional<std::int64_t> max_seq_len;
+  std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4
-  std::int64_t block_size = 16;
-  std::optional<std::int64_t> num_blocks;       ///< none: fitting the request
-  std::optional<std::int64_t> kv_memory_bytes;  ///< excludes num_blocks
-  bool kv_memory_auto = false;                  ///< what the device has left; excludes the two above
-  AttentionPath attention = AttentionPath::paged;
-  DebugFill debug_fill = DebugFill::none;
-  std::int64_t debug_preempt_every = 0;  ///< passes between forced preemptions; 0: none
+  std::int64_t block_size = 16;                    ///< tokens per block
+  std::optional<std::int64_t> num_blocks;          ///< none: fitting the request
+  std::optional<std::int64_t> kv_memory_bytes;     ///< excludes num_blocks
+  bool kv_memory_auto = false;                     ///< what the device has left; excludes the two above
+  AttentionPath attention = AttentionPath::paged;  ///< how K and V reach attention
+  DebugFill debug_fill = DebugFill::none;          ///< what fresh blocks are filled with
+  std::int64_t debug_preempt_every = 0;            ///< passes between forced preemptions; 0: none
   // step 4
-  bool prefix_cache = true;
-  std::string salt;
-  std::string system_prompt;
-  std::int64_t samples = 1;
-  std::int64_t host_blocks = 0;
-  int debug_hash_bits = 64;
+  bool prefix_cache = true;      ///< whether sequences share blocks
+  std::string salt;              ///< only sequences of the same salt share
+  std::string system_prompt;     ///< a prefix that is computed first and pinned; empty: none
+  std::int64_t samples = 1;      ///< continuations of each prompt, by fork
+  std::int64_t host_blocks = 0;  ///< slots of the host tier
+  int debug_hash_bits = 64;      ///< of the hash that are used; few make collisions
 };
 
 /// Parses the command line of `step`. `--help` and `--version` print on stdout and return nothing.

@@ -77,9 +77,10 @@ Json json_of(const BlocksReport& blocks) {
 }
 
 Json json_of(const CountersReport& counters) {
-  return {{"prefix_hits", counters.prefix_hits}, {"evictions", counters.evictions},
-          {"preemptions", counters.preemptions}, {"copies", counters.copies},
-          {"swaps_out", counters.swaps_out},     {"swaps_in", counters.swaps_in}};
+  return {{"prefix_hits", counters.prefix_hits},      {"evictions", counters.evictions},
+          {"preemptions", counters.preemptions},      {"copies", counters.copies},
+          {"swaps_out", counters.swaps_out},          {"swaps_in", counters.swaps_in},
+          {"gathered_bytes", counters.gathered_bytes}};
 }
 
 // ---- text ----
@@ -213,6 +214,8 @@ std::string to_text(const Report& report, bool texts_already_shown) {
                                  counted(counters.preemptions, "preemption", "preemptions"),
                                  counted(counters.copies, "copy", "copies")));
     line("swaps", fmt::format("{} out, {} in", grouped(counters.swaps_out), grouped(counters.swaps_in)));
+    if (counters.gathered_bytes > 0)
+      line("gathered", fmt::format("{} of K and V", readable_bytes(counters.gathered_bytes)));
   }
   return text;
 }

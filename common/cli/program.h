@@ -21,23 +21,23 @@ class Device;  // complete only in a build with CUDA
 
 /// A model that is ready to run and the sequences asked for.
 struct Program {
-  Step step;
-  Options options;
+  Step step;                                ///< which of the four programs
+  Options options;                          ///< as parsed
   std::string model_name;                   ///< the folder, or "random:NAME"
   DType dtype;                              ///< of weights, activations and K/V
   std::unique_ptr<ThreadPool> pool;         ///< for everything that runs on the CPU
   std::shared_ptr<const cuda::Device> gpu;  ///< none: the model runs on the CPU
   std::int64_t memory;                      ///< bytes that K and V can take
   std::optional<Tokenizer> tokenizer;       ///< none with random weights
-  std::unique_ptr<Transformer> model;
+  std::unique_ptr<Transformer> model;       ///< weights loaded, on the device
   std::vector<Request> requests;  ///< in the order of the command line, samples of one prompt together
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
 };
 
 /// A step's memory of keys and values: its bookkeeping and its storage.
 struct Cache {
-  std::unique_ptr<KvManager> manager;
-  std::unique_ptr<KvStore> store;
+  std::unique_ptr<KvManager> manager;  ///< plans passes
+  std::unique_ptr<KvStore> store;      ///< follows the plans
 };
 
 /// Loads what `options` ask for and checks every prompt.

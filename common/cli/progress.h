@@ -10,6 +10,7 @@ namespace kvcache {
 /// `progress(fraction)` redraws "Loading weights  42%" in place; the destructor erases the line.
 class ProgressLine {
  public:
+  /// @param what  is shown before the per cent: "Loading weights"
   explicit ProgressLine(std::string what);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;

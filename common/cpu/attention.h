@@ -16,7 +16,7 @@ namespace kvcache {
 /// Where the K and V rows of one layer lie. A slot holds one token: [kv_heads, head_dim] numbers of K, and
 /// the same of V.
 struct KvRows {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;      ///< of the numbers of K and V
   const std::byte* k = nullptr;  ///< [slots, kv_heads, head_dim]
   const std::byte* v = nullptr;  ///< [slots, kv_heads, head_dim]
 };
@@ -25,8 +25,8 @@ struct KvRows {
 struct SlotMap {
   std::int64_t first = 0;  ///< contiguous: the slot of position 0
   const std::int32_t* blocks =
-      nullptr;  ///< paged: [ceil(context / block_size)] block ids; nullptr: contiguous
-  std::int64_t block_size = 1;
+      nullptr;                  ///< paged: [ceil(context / block_size)] block ids; nullptr: contiguous
+  std::int64_t block_size = 1;  ///< tokens per block; contiguous: of no meaning
 
   /// first + position, or block_id * block_size + offset; in 64 bits.
   std::int64_t slot(std::int64_t position) const {
@@ -38,9 +38,10 @@ struct SlotMap {
 /// One sequence of a pass: its new tokens are the rows [row_begin, row_end) of q and the last positions of
 /// its context.
 struct AttentionSequence {
-  std::int64_t row_begin = 0, row_end = 0;
-  std::int64_t context = 0;  ///< tokens stored, the new ones included
-  SlotMap slots;
+  std::int64_t row_begin = 0;  ///< its first row of q
+  std::int64_t row_end = 0;    ///< one past its last
+  std::int64_t context = 0;    ///< tokens stored, the new ones included
+  SlotMap slots;               ///< where its positions are kept
 };
 
 /// out = softmax(q K^T / sqrt(head_dim)) V per query head, each new token seeing the positions up to its own.

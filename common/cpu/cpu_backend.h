@@ -13,6 +13,7 @@ namespace kvcache {
 /// stored result is rounded to that type. Each row's result depends on that row alone, bit for bit (vec16.h).
 class CpuBackend final : public Backend {
  public:
+  /// @param activations  the type that stored results are rounded to; in memory they are floats all the same
   CpuBackend(DType activations, ThreadPool& pool) : activations_(activations), pool_(pool) {}
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;

@@ -7,13 +7,16 @@
 
 namespace kvcache {
 
-/// Tile sizes that keep the accumulators in registers: how many rows of x meet how many rows of w, and how
-/// many rows of w one single row of x meets. They change speed only: each inner product is summed in the same
-/// order in every tile.
+// Tile sizes that keep the accumulators in registers. They change speed only: each inner product is summed in
+// the same order in every tile.
 #if defined(KVCACHE_AVX512)
-inline constexpr int kTileRows = 6, kTileOutputs = 4, kSingleRowOutputs = 16;  // 24 of 32 registers
+inline constexpr int kTileRows = 6;           ///< rows of x that meet
+inline constexpr int kTileOutputs = 4;        ///< rows of w: 24 of 32 registers
+inline constexpr int kSingleRowOutputs = 16;  ///< rows of w that one single row of x meets
 #else
-inline constexpr int kTileRows = 2, kTileOutputs = 3, kSingleRowOutputs = 6;  // 12 of 16 registers on AVX2
+inline constexpr int kTileRows = 2;
+inline constexpr int kTileOutputs = 3;  // 12 of 16 registers on AVX2
+inline constexpr int kSingleRowOutputs = 6;
 #endif
 
 /// out[r][o] = sum over k < n of x[r][k] * w[o][k], for R rows of floats and O rows of stored numbers.

@@ -11,9 +11,9 @@ namespace kvcache {
 
 /// One product of a call to `matmul`: where the rows of y = x W^T + b go.
 struct MatmulOutput {
-  const Projection* projection;
-  float* data;  ///< [rows, projection->weight.rows], each row `stride` floats after the one before
-  std::int64_t stride;
+  const Projection* projection;  ///< W and b
+  float* data;          ///< [rows, projection->weight.rows], each row `stride` floats after the one before
+  std::int64_t stride;  ///< floats between the rows of `data`
 };
 
 /// Multiplies `x` [rows, in] (each row `x_stride` floats after the one before) with every projection of

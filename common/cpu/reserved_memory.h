@@ -15,7 +15,9 @@ class ReservedMemory {
   /// @throws RunError naming the size when the system does not give the address space.
   explicit ReservedMemory(std::int64_t bytes);
 
+  /// The first byte, aligned to a page. What was never written reads as zero.
   std::byte* data() const { return data_.get(); }
+  /// The size it was made with.
   std::int64_t bytes() const { return bytes_; }
 
  private:

@@ -27,6 +27,7 @@ class ThreadPool {
 
   /// As many threads as the machine runs at once.
   static int all_threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+  /// Threads that work, the calling one among them.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls `task(begin, end)` for pieces of [0, count) of at most `piece` each; otherwise as below.

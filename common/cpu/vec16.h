@@ -31,10 +31,13 @@ namespace kvcache {
 
 /// Sixteen floats in one register.
 struct Vec16 {
-  __m512 lanes;
+  __m512 lanes;  ///< lane 0 first
 
+  /// x in every lane.
   static Vec16 all(float x) { return {_mm512_set1_ps(x)}; }
+  /// Sixteen floats; `from` need not be aligned.
   static Vec16 load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  /// Stores sixteen floats; `to` need not be aligned.
   void store(float* to) const { _mm512_storeu_ps(to, lanes); }
 
   /// Sixteen stored numbers widened to float; `from` need not be aligned.
@@ -63,12 +66,17 @@ struct Vec16 {
   }
   /// a * b + c per lane, rounded once.
   friend Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { return {_mm512_fmadd_ps(a.lanes, b.lanes, c.lanes)}; }
+  /// a + b in each lane.
   friend Vec16 operator+(Vec16 a, Vec16 b) { return {_mm512_add_ps(a.lanes, b.lanes)}; }
+  /// a - b in each lane.
   friend Vec16 operator-(Vec16 a, Vec16 b) { return {_mm512_sub_ps(a.lanes, b.lanes)}; }
+  /// a * b in each lane.
   friend Vec16 operator*(Vec16 a, Vec16 b) { return {_mm512_mul_ps(a.lanes, b.lanes)}; }
+  /// a / b in each lane.
   friend Vec16 operator/(Vec16 a, Vec16 b) { return {_mm512_div_ps(a.lanes, b.lanes)}; }
   /// The larger per lane; b where either is NaN.
   friend Vec16 max(Vec16 a, Vec16 b) { return {_mm512_max_ps(a.lanes, b.lanes)}; }
+  /// The smaller per lane; b where either is NaN.
   friend Vec16 min(Vec16 a, Vec16 b) { return {_mm512_min_ps(a.lanes, b.lanes)}; }
   /// value where x >= bound or either is NaN, else 0.
   friend Vec16 zero_below(Vec16 x, float bound, Vec16 value) {

@@ -3,6 +3,7 @@
 /// attention_tiles.cu and attention_mma.cu are the kernels, each faster than the one before.
 #include "common/cuda/attention.h"
 
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -71,6 +72,13 @@ void add_prefill_tiles(std::vector<AttentionTile>& tiles, AttentionTile first, s
   }
 }
 
+/// The number of tiles with padding, a quarter more at most: as sequences grow it seldom changes, so that a
+/// pass can be played again (recorded_passes.h). A tile of padding costs as much as looking at it.
+std::size_t rounded_up(std::size_t tiles) {
+  const std::size_t step = std::max<std::size_t>(1, std::bit_floor(tiles) / 4);
+  return (tiles + step - 1) / step * step;
+}
+
 bool aligned(const void* rows, std::int64_t stride) {
   return reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride % 8 == 0;
 }
@@ -112,12 +120,19 @@ void Attention::list_work(AttentionKernels kernels) {
   // The longest start first, so that short ones fill the gaps at the end.
   std::ranges::stable_sort(prefill, std::ranges::greater{}, &AttentionTile::end);
 
+  if (prefill.empty()) decode.resize(rounded_up(decode.size()));
+
   reserve_parts(parts);
   decode_tiles_(decode, stream_);
   prefill_tiles_(prefill, stream_);
   decode_count_ = std::ssize(decode);
   prefill_count_ = std::ssize(prefill);
   listed_for_ = kernels;
+}
+
+std::vector<std::int64_t> Attention::launch_key() const {
+  if (prefill_count_ > 0) return {};
+  return {decode_count_};
 }
 
 void Attention::reserve_parts(std::int64_t parts) {

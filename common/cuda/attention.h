@@ -46,6 +46,10 @@ class Attention {
   /// positions of its context_len[s] tokens (PassPlan).
   void begin(std::span<const std::int32_t> row_begin, std::span<const std::int32_t> context_len);
 
+  /// What the kernels of this pass are given beside the arguments of run(): equal numbers, equal work. Empty
+  /// where a sequence has several rows: such passes seldom come twice.
+  std::vector<std::int64_t> launch_key() const;
+
   /// out = softmax(q K^T / sqrt(head_dim)) V per query head, each row seeing the positions up to its own.
   /// @param q, out  [rows, heads, head_dim], rows `q_stride`, `out_stride` numbers apart. Unless they are
   /// aligned to 16 bytes and the strides are multiples of 8, the plain kernels run.

@@ -97,6 +97,7 @@ __device__ inline std::uint32_t place(int key, int pack) {
   constexpr int kPacks = D / 8;
   return static_cast<std::uint32_t>((key * kPacks + (pack ^ (key % 8))) * 16);
 }
+/// Bytes, as `place` needs it.
 constexpr int kTileAlignment = 256;
 
 /// A warp starts to copy kTileKeys rows of K or V.
@@ -120,10 +121,10 @@ __device__ inline void copy_tile(std::uint32_t to, const T* from, std::int64_t o
 /// tiles.
 template <typename T, int D>
 struct WarpQueries {
-  std::uint32_t q[D / 16][4];
-  float largest[2] = {-INFINITY, -INFINITY};  // scaled; of the lane's two rows
-  float weight[2] = {0, 0};                   // of the lane's own columns; add_up_weights makes it the row's
-  float sum[D / 8][4] = {};
+  std::uint32_t q[D / 16][4];                 ///< the first factor of the matrix instruction, 16 columns each
+  float largest[2] = {-INFINITY, -INFINITY};  ///< scaled; of the lane's two rows
+  float weight[2] = {0, 0};  ///< of the lane's own columns; add_up_weights makes it the row's
+  float sum[D / 8][4] = {};  ///< of weighted values, 8 columns each
 
   /// @param rows  the lane's two queries [D]
   __device__ void load(const T* const (&rows)[2]) {

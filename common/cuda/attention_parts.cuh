@@ -34,7 +34,7 @@ __device__ inline std::int64_t kv_offset(const AttentionPass& pass, const Attent
 struct PartOfFour {
   float largest = -INFINITY;  ///< scaled score
   float weight = 0;           ///< of all positions so far, where the largest score has 1
-  float4 sum = {};
+  float4 sum = {};            ///< of weighted values, four neighbouring numbers
 
   /// Adds what other positions gave. Adding to nothing leaves it as it is, bit for bit.
   __device__ void add(float2 softmax, float4 other) {

@@ -22,8 +22,8 @@ struct KvRows {
 struct SlotMap {
   const std::int64_t* first_slot = nullptr;   ///< [sequences] contiguous: the slot of position 0
   const std::int32_t* block_table = nullptr;  ///< [sequences, table_width]; nullptr: contiguous
-  std::int32_t table_width = 0;
-  std::int32_t block_size = 1;
+  std::int32_t table_width = 0;               ///< blocks per row of the table
+  std::int32_t block_size = 1;                ///< tokens per block
 
 #ifdef __CUDACC__
   /// first_slot + position, or block_id * block_size + offset; in 64 bits.
@@ -41,7 +41,7 @@ struct SlotMap {
 /// row by row: query n is head n % group of the group, of the sequence's row n / group. So a tile of queries
 /// shares every K and V row that it reads.
 struct AttentionTile {
-  std::int32_t sequence = 0;
+  std::int32_t sequence = 0;     ///< of the pass
   std::int32_t row = -1;         ///< of q, the first of the sequence; -1: padding, nothing to do
   std::int32_t visible = 0;      ///< positions that this row sees; the next row sees one more
   std::int32_t first_query = 0;  ///< of the tile
@@ -71,20 +71,20 @@ constexpr std::int32_t split_length(std::int32_t context) {
 /// All that a kernel is given. Passed by value.
 struct AttentionPass {
   const AttentionTile* tiles = nullptr;  ///< [tiles]; block b takes tile b / kv_heads, KV head b % kv_heads
-  KvRows rows;
-  SlotMap slots;
-  const void* q = nullptr;      ///< [rows, heads, head_dim]
-  std::int64_t q_stride = 0;    ///< numbers
-  void* out = nullptr;          ///< [rows, heads, head_dim]
-  std::int64_t out_stride = 0;  ///< numbers
-  std::int32_t kv_heads = 0;
-  std::int32_t group = 0;  ///< query heads per KV head
-  std::int32_t head_dim = 0;
-  std::int32_t part_queries = 0;     ///< room per part: the queries of the largest decode tile
-  float scale = 0;                   ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
-  float* part_sums = nullptr;        ///< [parts, kv_heads, part_queries, head_dim]
-  float2* part_softmax = nullptr;    ///< [parts, kv_heads, part_queries] largest score, sum of weights
-  std::uint32_t* arrived = nullptr;  ///< [parts, kv_heads] at a first part: how many are done
+  KvRows rows;                           ///< K and V of the layer
+  SlotMap slots;                         ///< where positions are kept in them
+  const void* q = nullptr;               ///< [rows, heads, head_dim]
+  std::int64_t q_stride = 0;             ///< numbers
+  void* out = nullptr;                   ///< [rows, heads, head_dim]
+  std::int64_t out_stride = 0;           ///< numbers
+  std::int32_t kv_heads = 0;             ///< of the layer
+  std::int32_t group = 0;                ///< query heads per KV head
+  std::int32_t head_dim = 0;             ///< numbers per head
+  std::int32_t part_queries = 0;         ///< room per part: the queries of the largest decode tile
+  float scale = 0;                       ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
+  float* part_sums = nullptr;            ///< [parts, kv_heads, part_queries, head_dim]
+  float2* part_softmax = nullptr;        ///< [parts, kv_heads, part_queries] largest score, sum of weights
+  std::uint32_t* arrived = nullptr;      ///< [parts, kv_heads] at a first part: how many are done
 };
 
 /// Runs `tiles` tiles of `pass` for all KV heads in `stream`, in numbers of type `dtype`.

@@ -8,6 +8,7 @@
 #include "common/cuda/device.h"
 #include "common/cuda/kernels.h"
 #include "common/cuda/memory.h"
+#include "common/cuda/recorded_passes.h"
 #include "common/cuda/sampling.h"
 #include "common/model/backend.h"
 
@@ -31,6 +32,10 @@ class CudaBackend final : public Backend {
                      std::span<const float> inverse_frequencies) override;
   void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
   void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
+  /// From the second pass of a key on, layers are played as a CUDA graph.
+  void run_layers(std::span<const std::int64_t> key, const std::function<void()>& layers) override {
+    recorded_.run(key, device_->stream(), layers);
+  }
   void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
   void read(const Matrix& x, std::span<float> out) override;
   std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) override;
@@ -44,6 +49,7 @@ class CudaBackend final : public Backend {
   DType dtype_;
   std::shared_ptr<const Device> device_;
   Cublas cublas_;
+  RecordedPasses recorded_;
   PickIds pick_ids_;
   Upload<std::int32_t> token_ids_, positions_, selected_;  // [rows] of the pass
   Upload<float> inverse_frequencies_;                      // [head_dim / 2]

@@ -10,7 +10,8 @@
 
 namespace kvcache::cuda {
 
-constexpr int kOldest = 75;  // compute capability that the kernels need
+/// The oldest GPU that this build has kernels for: 75 is compute capability 7.5.
+constexpr int kOldest = 75;
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;

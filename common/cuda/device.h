@@ -18,6 +18,7 @@ void check(cudaError_t status, const char* what);
 
 /// Gives a stream back.
 struct StreamDeleter {
+  /// Called by Stream.
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
 /// Owns a stream. Work of one stream runs in order; work of two is ordered by events only.
@@ -28,6 +29,7 @@ Stream make_stream();
 
 /// Gives an event back.
 struct EventDeleter {
+  /// Called by Event.
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
 /// Owns an event without a time stamp: a point in one stream that another can wait for.
@@ -50,10 +52,12 @@ class Device {
   /// @throws RunError, one line, if there is no GPU or no driver.
   Device();
 
+  /// As the driver says it: "NVIDIA H100 80GB HBM3".
   const std::string& name() const { return name_; }
   int compute_capability() const { return compute_capability_; }  ///< 90 is 9.0
   /// Bytes that nothing holds now.
   std::int64_t free_memory() const;
+  /// Bytes of the GPU's memory.
   std::int64_t total_memory() const;
   /// bf16 where the GPU computes in it, else f16.
   DType default_dtype() const { return compute_capability_ >= 80 ? DType::bf16 : DType::f16; }

@@ -14,8 +14,10 @@ namespace kvcache::cuda {
 
 /// Activations [rows, cols] on the GPU, rows `stride` numbers apart.
 struct Rows {
-  void* data = nullptr;
-  std::int64_t rows = 0, cols = 0, stride = 0;
+  void* data = nullptr;     ///< row r at r * stride
+  std::int64_t rows = 0;    ///< of the pass
+  std::int64_t cols = 0;    ///< numbers per row
+  std::int64_t stride = 0;  ///< numbers between rows, >= cols
 };
 
 /// Whether this build has kernels for the GPU in use.

@@ -16,8 +16,8 @@ struct NewKv {
   const void* k = nullptr;    ///< [tokens, kv_heads, head_dim], rows k_stride numbers apart
   std::int64_t k_stride = 0;  ///< numbers
   const void* v = nullptr;    ///< as k
-  std::int64_t v_stride = 0;
-  std::int64_t tokens = 0;
+  std::int64_t v_stride = 0;  ///< numbers
+  std::int64_t tokens = 0;    ///< of the pass
 };
 
 /// How K/V rows are moved. `packs` is the fast way, wherever rows begin and end on 16 bytes, and else the

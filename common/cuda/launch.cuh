@@ -14,9 +14,10 @@
 
 namespace kvcache::cuda {
 
+/// How many threads a kernel gets.
 struct LaunchShape {
-  dim3 grid;
-  dim3 block;
+  dim3 grid;                     ///< thread blocks; 0 in any direction: nothing to do
+  dim3 block;                    ///< threads of a thread block
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory
 };
 
@@ -40,16 +41,20 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
+/// numerator / denominator, rounded up; neither is negative.
 constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }
 
+/// `number` as it is: kernels are written once for all types.
 __device__ inline float to_float(float number) {
   return number;
 }
+/// `number` exactly.
 __device__ inline float to_float(__half number) {
   return __half2float(number);
 }
+/// `number` exactly.
 __device__ inline float to_float(__nv_bfloat16 number) {
   return __bfloat162float(number);
 }
@@ -75,8 +80,8 @@ __device__ inline float warp_sum(float number) {
 /// As many numbers as one thread moves at once.
 template <typename T>
 struct alignas(16) Pack {
-  static constexpr int size = 16 / sizeof(T);
-  T numbers[size];
+  static constexpr int size = 16 / sizeof(T);  ///< numbers in 16 bytes
+  T numbers[size];                             ///< neighbours in memory
 };
 
 /// Calls `function.operator()<T>()` with the number type of `dtype`.

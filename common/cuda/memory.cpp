@@ -2,10 +2,22 @@
 /// See memory.h.
 #include "common/cuda/memory.h"
 
+#include <atomic>
+
 #include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {
+
+namespace {
+
+std::atomic<std::int64_t> allocation_count = 0;
+
+}  // namespace
+
+std::int64_t allocations() {
+  return allocation_count;
+}
 
 std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
   void* data = nullptr;
@@ -18,6 +30,7 @@ std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
         fmt::format("not enough of the GPU's memory for {}: {} bytes, and {} are free", what, bytes, free));
   }
   check(status, what);
+  ++allocation_count;
   return {data, [](void* memory) { cudaFree(memory); }};
 }
 

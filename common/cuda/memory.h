@@ -20,6 +20,10 @@ namespace kvcache::cuda {
 /// @throws RunError with the numbers.
 std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what);
 
+/// How often allocate_device() has given memory in this process. As long as this stays, no buffer on the GPU
+/// has moved.
+std::int64_t allocations();
+
 /// `bytes` of page-locked host memory, as it happens to be filled. Freed with the last owner.
 /// @throws RunError with the number if the host does not give that much.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what);

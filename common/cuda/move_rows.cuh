@@ -36,6 +36,7 @@ inline bool are_packs(std::initializer_list<const void*> addresses,
          std::ranges::all_of(bytes, [](std::int64_t count) { return count % kBytes == 0; });
 }
 
+/// Threads of a thread block that moves rows.
 constexpr int kMoveThreads = 256;
 
 /// The plain kernels: a thread for each number of `rows` rows.

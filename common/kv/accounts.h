@@ -16,8 +16,10 @@ namespace kvcache {
 /// not in it (a pinned prefix).
 class Accounts {
  public:
+  /// @param sequences  of the report
   explicit Accounts(std::size_t sequences) : projected_(sequences, 0) { report_.sequences.resize(sequences); }
 
+  /// The part of the report about one sequence, to be filled in.
   SequenceReport& sequence(std::size_t index) { return report_.sequences[index]; }
   /// Decode passes so far.
   std::int64_t decode_passes() const {
@@ -27,7 +29,9 @@ class Accounts {
   /// A pass has run and was committed: counts its K/V rows, and keeps the memory report of the greatest
   /// reservation, and of those the one with the most in it.
   void pass(const PassPlan& plan, const KvManager& manager);
+  /// A pass that computed a prompt, or the rest of one, took `ms`.
   void prefill(const PassPlan& plan, double ms);
+  /// A decode pass took `ms`.
   void decode(double ms) { report_.timing.decode_pass_ms.push_back(ms); }
   /// `child` has all that `parent` has stored: nothing of it is computed for the first time again.
   void fork(std::size_t parent, std::size_t child) { projected_[child] = projected_[parent]; }

@@ -10,21 +10,27 @@
 
 namespace kvcache {
 
-inline constexpr double kKB = 1e3, kMB = 1e6, kGB = 1e9;                                   ///< bytes
-inline constexpr double kKiB = 1024.0, kMiB = 1024.0 * 1024, kGiB = 1024.0 * 1024 * 1024;  ///< bytes
+inline constexpr double kKB = 1e3;             ///< bytes of a kB
+inline constexpr double kMB = 1e6;             ///< bytes of a MB
+inline constexpr double kGB = 1e9;             ///< bytes of a GB
+inline constexpr double kKiB = 1024.0;         ///< bytes of a KiB
+inline constexpr double kMiB = 1024.0 * kKiB;  ///< bytes of a MiB
+inline constexpr double kGiB = 1024.0 * kMiB;  ///< bytes of a GiB
 
 /// What the size of K and V depends on. Query heads, vocabulary and the width of the model play no part.
 struct KvShape {
-  std::int64_t layers = 0;
+  std::int64_t layers = 0;            ///< each keeps K and V of its own
   std::int64_t kv_heads = 0;          ///< of grouped-query attention; not the query heads
   std::int64_t head_dim = 0;          ///< numbers per head
   std::int64_t bytes_per_number = 0;  ///< 4 in float32, 2 in float16 and bfloat16
 };
 
+/// The part of a model's configuration that decides the size of K and V.
 KvShape kv_shape(const ModelConfig& config, std::int64_t bytes_per_number);
 
-/// Bytes of K and V of one token: in one layer, and in all of them.
+/// Bytes of K and V of one token in one layer.
 std::int64_t kv_bytes_per_token_and_layer(const KvShape& shape);
+/// Bytes of K and V of one token in all layers.
 std::int64_t kv_bytes_per_token(const KvShape& shape);
 /// Bytes of one block of `block_size` tokens, all layers.
 std::int64_t kv_bytes_per_block(const KvShape& shape, std::int64_t block_size);
@@ -46,7 +52,9 @@ std::int64_t sequences_that_fit(std::int64_t budget, std::int64_t each);
 
 /// A matrix product [rows, inner] x [inner, columns].
 struct MatmulShape {
-  std::int64_t rows = 0, inner = 0, columns = 0;
+  std::int64_t rows = 0;     ///< tokens
+  std::int64_t inner = 0;    ///< input features
+  std::int64_t columns = 0;  ///< output features
   /// A multiplication and an addition for each of rows * inner * columns.
   std::int64_t flops() const { return 2 * rows * inner * columns; }
 };
@@ -58,6 +66,7 @@ MatmulShape qkv_projection(const ModelConfig& config, std::int64_t rows);
 /// K/V rows projected per layer until `outputs` >= 1 tokens have followed a prompt of `prompt` tokens. The
 /// last of them is never fed back, so prompt + outputs - 1 tokens go through the model.
 std::int64_t kv_rows_with_cache(std::int64_t prompt, std::int64_t outputs);
+/// The same where every pass computes the rows of all tokens so far, as step 1 does.
 std::int64_t kv_rows_without_cache(std::int64_t prompt, std::int64_t outputs);
 
 /// Parameters of the model: the embedding, once if the output head is the same table, all layers, the norms.
@@ -68,6 +77,7 @@ struct DecodeCost {
   std::int64_t flops = 0;         ///< matrix products and attention; norms and softmax are left out
   std::int64_t weight_bytes = 0;  ///< read once, however many sequences
   std::int64_t kv_bytes = 0;      ///< read, of all tokens up to the new one
+  /// Below what a machine computes per byte it reads, reading bounds the step.
   double flops_per_byte() const {
     return static_cast<double>(flops) / static_cast<double>(weight_bytes + kv_bytes);
   }

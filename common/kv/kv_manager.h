@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "common/kv/cache_state.h"
 #include "common/kv/pass_plan.h"
 #include "common/kv/report.h"
 
@@ -54,8 +55,12 @@ class KvManager {
   virtual std::vector<std::int32_t> block_table(std::int32_t) const { return {}; }
   /// Prompt tokens of a sequence that its first plan did not have to compute.
   virtual std::int64_t cached_tokens(std::int32_t) const { return 0; }
+  /// How many blocks there are and what they are used for now; zeros without blocks.
   virtual BlocksReport blocks() const { return {}; }
+  /// What happened so far, but for preemptions, which the run loop counts.
   virtual CountersReport counters() const { return {}; }
+  /// All of it, for a trace; nothing in step 1. Takes time in proportion to the pool.
+  virtual CacheState state() const { return {}; }
 };
 
 }  // namespace kvcache

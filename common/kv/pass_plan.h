@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,7 +14,8 @@ namespace kvcache {
 
 /// A block whose K and V, of all layers, are copied to another one.
 struct BlockCopy {
-  std::int32_t from = 0, to = 0;
+  std::int32_t from = 0;  ///< block id
+  std::int32_t to = 0;    ///< block id
 };
 
 /// A batch of sequences of different lengths laid end to end. Sequence s has the rows row_begin[s] to
@@ -27,8 +29,8 @@ struct PassPlan {
   std::vector<std::int32_t> logits_rows;  ///< [sequences] the last row of each
   std::vector<std::int64_t> slots;        ///< [tokens] where each row's K and V go; -1: nowhere (padding)
   std::vector<std::int32_t>
-      block_table;  ///< [sequences, table_width], unused entries -1; empty without blocks
-  std::int32_t table_width = 0;
+      block_table;               ///< [sequences, table_width], unused entries -1; empty without blocks
+  std::int32_t table_width = 0;  ///< blocks of the longest table
   std::vector<std::int32_t>
       fresh_blocks;  ///< blocks that a sequence got for this pass, still without content
   // Done before anything is written, in this order:
@@ -67,6 +69,8 @@ struct PassPlan {
     for (const std::vector<std::int32_t>* table : tables) {
       table_width = std::max(table_width, static_cast<std::int32_t>(table->size()));
     }
+    // A width that seldom changes: a GPU can then repeat what it did for the pass before.
+    table_width = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(table_width)));
     block_table.assign(tables.size() * static_cast<std::size_t>(table_width), -1);
     for (std::size_t s = 0; s < tables.size(); ++s) {
       std::copy(tables[s]->begin(), tables[s]->end(),
@@ -74,6 +78,7 @@ struct PassPlan {
     }
   }
 
+  /// Rows of the pass.
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
 };
 

@@ -11,7 +11,7 @@ namespace kvcache {
 
 /// How one sequence went.
 struct SequenceReport {
-  std::vector<std::int32_t> prompt_ids;
+  std::vector<std::int32_t> prompt_ids;   ///< as they went in
   std::vector<std::int32_t> output_ids;   ///< with the end-of-sequence id that ended it, if one did
   std::string text;                       ///< the output alone, without that id; "" without a tokenizer
   std::string finish_reason;              ///< "length", "stop" or "capacity"
@@ -21,46 +21,66 @@ struct SequenceReport {
   std::vector<float> logits;              ///< [vocab] after the prompt; empty unless asked for
 };
 
+/// How long the passes of a run took. Loading the model is not in it.
 struct TimingReport {
-  double prefill_ms = 0, decode_ms = 0;
-  std::int64_t prefill_tokens = 0;  ///< prompt rows computed
-  std::int64_t decode_tokens = 0;   ///< sum over sequences of max(0, outputs - 1)
-  double ms_per_token = 0;          ///< decode_ms / decode passes
-  double prefill_tokens_per_s = 0, decode_tokens_per_s = 0;
+  double prefill_ms = 0;               ///< passes that compute prompts for the first time
+  double decode_ms = 0;                ///< decode passes, and preempted sequences computed again
+  std::int64_t prefill_tokens = 0;     ///< prompt rows computed
+  std::int64_t decode_tokens = 0;      ///< sum over sequences of max(0, outputs - 1)
+  double ms_per_token = 0;             ///< decode_ms / decode passes
+  double prefill_tokens_per_s = 0;     ///< prefill_tokens in prefill_ms
+  double decode_tokens_per_s = 0;      ///< decode_tokens in decode_ms
   std::vector<double> decode_pass_ms;  ///< [decode passes] in order
 };
 
-/// At the moment of the greatest reservation.
+/// The memory of K and V, as a manager accounts for it. A run reports the moment of the greatest reservation.
 struct KvMemoryReport {
-  std::int64_t bytes_per_token = 0, reserved_bytes = 0, used_bytes = 0;
-  double waste_percent = 0;  ///< of reserved; 0 of 0 is 0
-  std::int64_t pool_bytes = 0;
+  std::int64_t bytes_per_token = 0;  ///< K and V of one token, all layers
+  std::int64_t reserved_bytes = 0;   ///< given out: reservations, or blocks that are referred to
+  std::int64_t used_bytes = 0;       ///< of tokens stored; shared ones once
+  double waste_percent = 0;          ///< of reserved; 0 of 0 is 0
+  std::int64_t pool_bytes = 0;       ///< all there is to give out
 };
 
+/// The arithmetic that a cache saves. A row is the K and V of one token.
 struct KvRowsReport {
   std::int64_t computed = 0;    ///< K/V rows projected per layer over the run
   std::int64_t recomputed = 0;  ///< those of positions already projected before
 };
 
-/// After all sequences ended: free + cached + in_use = total.
+/// The blocks of a pool: free + cached + in_use = total. A run reports them after all sequences ended.
 struct BlocksReport {
-  std::int64_t block_size = 0, total = 0, free = 0, cached = 0, in_use = 0;
+  std::int64_t block_size = 0;  ///< tokens per block
+  std::int64_t total = 0;       ///< in the pool
+  std::int64_t free = 0;        ///< without content that could be found
+  std::int64_t cached = 0;      ///< that no sequence refers to and a prompt could still hit
+  std::int64_t in_use = 0;      ///< that sequences or pins refer to
 };
 
+/// How often things happened in a run.
 struct CountersReport {
-  std::int64_t prefix_hits = 0;  ///< blocks
-  std::int64_t evictions = 0, preemptions = 0, copies = 0, swaps_out = 0, swaps_in = 0;
+  std::int64_t prefix_hits = 0;     ///< blocks
+  std::int64_t evictions = 0;       ///< cached blocks that were given to another use
+  std::int64_t preemptions = 0;     ///< sequences that gave way and were computed again
+  std::int64_t copies = 0;          ///< blocks copied on write
+  std::int64_t swaps_out = 0;       ///< blocks moved to the host tier
+  std::int64_t swaps_in = 0;        ///< blocks brought back from it
+  std::int64_t gathered_bytes = 0;  ///< of K and V, copied together for attention over the run
 };
 
+/// What a step says of a run: the text and the JSON that it prints are made from this.
 struct Report {
-  std::string step, model, device, dtype;
-  int threads = 0;
+  std::string step;                       ///< "step3_paged"
+  std::string model;                      ///< the folder, or "random:NAME"
+  std::string device;                     ///< "cpu" or "cuda"
+  std::string dtype;                      ///< "f32", "f16" or "bf16"
+  int threads = 0;                        ///< of the CPU
   std::vector<SequenceReport> sequences;  ///< in the order of the prompts
-  TimingReport timing;
-  KvMemoryReport kv_memory;
-  KvRowsReport kv_rows;
-  BlocksReport blocks;
-  CountersReport counters;
+  TimingReport timing;                    ///< of the whole run
+  KvMemoryReport kv_memory;               ///< at its fullest
+  KvRowsReport kv_rows;                   ///< of the whole run
+  BlocksReport blocks;                    ///< at the end; zeros in steps 1 and 2
+  CountersReport counters;                ///< of the whole run
 };
 
 }  // namespace kvcache

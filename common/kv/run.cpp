@@ -1,5 +1,7 @@
 /// @file
-/// See run.h.
+/// See run.h. This is not the serving engine (common/serving/engine.h), although both obey one scheduler:
+/// here all requests are there from the start and prefill is told apart from decode, which makes a report
+/// that two steps can be compared by; there requests come and go at any time.
 #include "common/kv/run.h"
 
 #include <algorithm>
@@ -51,6 +53,7 @@ class Loop {
   }
 
   Report run() {
+    const std::int64_t gathered_before = store_.gathered_bytes();
     if (!settings_.pinned_prefix.empty()) pin_prefix();
     Clock::time_point begin = Clock::now();
     for (NextPass pass = scheduler_.next(); pass.stuck != nullptr || !pass.turns.empty();
@@ -61,13 +64,17 @@ class Loop {
         take(pass, begin);
       }
     }
-    return accounts_.finish(manager_, scheduler_.preemptions());
+    Report report = accounts_.finish(manager_, scheduler_.preemptions());
+    report.counters.gathered_bytes = store_.gathered_bytes() - gathered_before;
+    return report;
   }
 
  private:
   /// Computes a pass: either the prompt of one sequence or a token for each of those that run.
   void take(const NextPass& pass, Clock::time_point begin) {
+    if (settings_.before_pass) settings_.before_pass();
     model_.forward(pass.plan, store_);
+    if (settings_.after_pass) settings_.after_pass();
     scheduler_.commit(pass);
     accounts_.pass(pass.plan, manager_);
     const std::size_t first = index_of(*pass.turns.front().sequence);
@@ -146,6 +153,7 @@ class Loop {
   void end(std::size_t index, const std::string& reason) {
     accounts_.sequence(index).finish_reason = reason;
     accounts_.sequence(index).block_table = manager_.block_table(sequences_[index].id);
+    if (settings_.on_end) settings_.on_end(index, reason);
     scheduler_.remove(sequences_[index]);
   }
 

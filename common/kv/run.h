@@ -19,8 +19,8 @@ namespace kvcache {
 struct Request {
   std::vector<std::int32_t> prompt_ids;  ///< at least one, each in [0, vocab), fewer than the context
   std::int64_t max_tokens = 64;          ///< new tokens; 0: prefill only
-  bool ignore_eos = false;
-  SamplingParams sampling;
+  bool ignore_eos = false;               ///< go on after an end-of-sequence id
+  SamplingParams sampling;               ///< how its ids are chosen
   /// Samples of this prompt that follow in the list: they fork from this sequence after its prefill.
   std::int64_t forks = 0;
 };
@@ -45,6 +45,8 @@ std::string finish_reason(const ModelConfig& config, std::span<const std::int32_
 
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
+/// Called with the index of a request and its finish reason, before its memory goes back.
+using OnEnd = std::function<void(std::size_t request, const std::string& reason)>;
 
 /// How to run.
 struct RunSettings {
@@ -53,7 +55,13 @@ struct RunSettings {
   std::int64_t preempt_every = 0;
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};
-  OnToken on_token = {};
+  OnToken on_token = {};  ///< empty: nobody is told
+  OnEnd on_end = {};      ///< empty: nobody is told
+  /// For measurements: called before a forward pass is handed to the device.
+  std::function<void()> before_pass = {};
+  /// For measurements: called when all of a forward pass has been handed to the device. A GPU may then still
+  /// be at work.
+  std::function<void()> after_pass = {};
 };
 
 /// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,

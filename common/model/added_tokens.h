@@ -17,13 +17,13 @@ namespace kvcache {
 
 /// One entry of "added_tokens".
 struct AddedToken {
-  std::string content;
-  std::int32_t id;
-  bool single_word;  ///< not inside of a word
-  bool lstrip;       ///< takes the white space before it
-  bool rstrip;       ///< takes the white space after it
-  bool normalized;   ///< is looked for in normalized text, in its own normal form
-  bool special;      ///< left out of decoded text
+  std::string content;  ///< its text
+  std::int32_t id;      ///< its number in the vocabulary
+  bool single_word;     ///< not inside of a word
+  bool lstrip;          ///< takes the white space before it
+  bool rstrip;          ///< takes the white space after it
+  bool normalized;      ///< is looked for in normalized text, in its own normal form
+  bool special;         ///< left out of decoded text
 };
 
 /// Reads the entry `node`, with the id that the file gives.
@@ -41,8 +41,8 @@ class AddedTokenMatcher {
 
   /// A stretch of text, which an added token stands for if there is an id.
   struct Part {
-    std::string_view text;
-    std::optional<std::int32_t> id;
+    std::string_view text;           ///< of the text that was split
+    std::optional<std::int32_t> id;  ///< none: text between added tokens
   };
 
   /// The parts of `text` (valid UTF-8) from left to right. Where tokens overlap the one that starts first

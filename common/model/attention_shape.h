@@ -8,7 +8,9 @@ namespace kvcache {
 
 /// Query head h reads KV head h / (heads / kv_heads): grouped-query attention.
 struct AttentionShape {
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t heads = 0;     ///< query heads
+  std::int64_t kv_heads = 0;  ///< divides heads
+  std::int64_t head_dim = 0;  ///< numbers per head
 };
 
 }  // namespace kvcache

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,9 +19,10 @@ namespace kvcache {
 struct Matrix {
   std::shared_ptr<void> memory;  ///< owns `data`
   void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
-  std::int64_t rows = 0, cols = 0;
-  std::int64_t stride = 0;    ///< numbers between rows, >= cols
-  std::int64_t capacity = 0;  ///< numbers there is room for
+  std::int64_t rows = 0;         ///< tokens
+  std::int64_t cols = 0;         ///< numbers per row
+  std::int64_t stride = 0;       ///< numbers between rows, >= cols
+  std::int64_t capacity = 0;     ///< numbers there is room for
 
   float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
   const float* row(std::int64_t r) const {
@@ -28,6 +30,7 @@ struct Matrix {
   }  ///< on the CPU
 };
 
+/// The arithmetic that the transformer is made of, on one device. Attention is the store's: it has K and V.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -42,8 +45,8 @@ class Backend {
   virtual void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) = 0;
   /// One product y = x W^T + b.
   struct Product {
-    const Projection* projection;
-    Matrix* out;
+    const Projection* projection;  ///< W and b
+    Matrix* out;                   ///< y, [rows of x, out features]
   };
   /// All products of one x.
   virtual void project(const Matrix& x, std::span<const Product> products) = 0;
@@ -56,6 +59,14 @@ class Backend {
   virtual void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) = 0;
   /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g).
   virtual void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) = 0;
+  /// Runs `layers`, which asks for operations on this backend and on a store. A device may do again what an
+  /// earlier call with the same key has queued instead of calling `layers`; the host's side of a matrix, its
+  /// shape, then stays as it is.
+  /// @param key  equal for two calls only if both would queue the same work; empty: equal to none
+  virtual void run_layers(std::span<const std::int64_t> key, const std::function<void()>& layers) {
+    static_cast<void>(key);
+    layers();
+  }
   /// out[n] = x[rows[n]].
   virtual void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) = 0;
   /// Copies x to the host as floats [rows, cols].

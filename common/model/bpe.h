@@ -17,7 +17,7 @@ namespace kvcache {
 /// What two neighbouring tokens become. Merges are learned in order; the earlier has the lower rank and goes
 /// first.
 struct Merge {
-  std::int32_t rank;
+  std::int32_t rank;    ///< 0 is the first that was learned
   std::int32_t result;  ///< token id
 };
 
@@ -54,9 +54,11 @@ class Bpe {
 
   /// Lookups by std::string_view without a copy.
   struct StringHash : std::hash<std::string_view> {
-    using is_transparent = void;
+    using is_transparent = void;  ///< what makes a map use it so
   };
+  /// Token ids by their text.
   using Vocabulary = std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>>;
+  /// As tokenizer.json lists it.
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:

@@ -83,7 +83,7 @@ void add_shard(Checkpoint& checkpoint, const fs::path& path, const std::set<std:
 
 }  // namespace
 
-Checkpoint open_checkpoint(const fs::path& folder) {
+Checkpoint open_checkpoint(const std::filesystem::path& folder) {
   std::error_code error;
   Checkpoint checkpoint;
   checkpoint.contents = folder / "model.safetensors";

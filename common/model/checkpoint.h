@@ -13,15 +13,15 @@ namespace kvcache {
 
 /// One tensor and the file that messages about it name.
 struct CheckpointTensor {
-  StoredTensor stored;
-  std::filesystem::path file;
+  StoredTensor stored;         ///< where its numbers are
+  std::filesystem::path file;  ///< model.safetensors or a shard
 };
 
 /// What a folder holds. Tensors stay valid as long as `files`, copies of which share the mappings.
 struct Checkpoint {
-  std::map<std::string, CheckpointTensor> tensors;
+  std::map<std::string, CheckpointTensor> tensors;  ///< by name
   std::filesystem::path contents;  ///< the file that decides what there is: model.safetensors or the index
-  std::vector<SafetensorsFile> files;
+  std::vector<SafetensorsFile> files;  ///< keep the mappings alive
 };
 
 /// Opens `folder`/model.safetensors or, where there is none, the shards that

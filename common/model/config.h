@@ -12,9 +12,14 @@ namespace kvcache {
 
 /// How positions turn into rotation angles.
 struct RopeConfig {
-  enum class Type : std::uint8_t { default_, linear, llama3 };
-  Type type = Type::default_;
-  double theta = 10000.0;
+  /// How the angles are stretched for contexts longer than the model was first trained for.
+  enum class Type : std::uint8_t {
+    default_,  ///< not at all
+    linear,    ///< all by `factor`
+    llama3,    ///< slow ones by `factor`, fast ones not, those between in part
+  };
+  Type type = Type::default_;                      ///< "rope_type" of the configuration
+  double theta = 10000.0;                          ///< base of the rotation speeds
   double factor = 1.0;                             ///< linear, llama3
   double low_freq_factor = 1.0;                    ///< llama3
   double high_freq_factor = 4.0;                   ///< llama3
@@ -23,22 +28,22 @@ struct RopeConfig {
 
 /// The sizes of a Llama, Qwen2 or Qwen3 transformer. Every field is positive and consistent once parsed.
 struct ModelConfig {
-  std::string architecture;  ///< "LlamaForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
-  std::int64_t vocab_size = 0;
-  std::int64_t hidden_size = 0;
-  std::int64_t intermediate_size = 0;
-  std::int64_t layers = 0;
+  std::string architecture;                  ///< "LlamaForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
+  std::int64_t vocab_size = 0;               ///< rows of the embedding, ids that logits are computed for
+  std::int64_t hidden_size = 0;              ///< numbers that stand for a token between layers
+  std::int64_t intermediate_size = 0;        ///< numbers inside the MLP
+  std::int64_t layers = 0;                   ///< each an attention and an MLP
   std::int64_t heads = 0;                    ///< query heads
   std::int64_t kv_heads = 0;                 ///< divides heads
   std::int64_t head_dim = 0;                 ///< even
   std::int64_t max_position_embeddings = 0;  ///< the context: prompt + output tokens
-  float rms_norm_eps = 1e-6F;
-  bool tie_word_embeddings = false;  ///< the output head is the embedding table
-  bool qkv_bias = false;             ///< q, k and v projections have a bias
-  bool output_bias = false;          ///< the attention's output projection has a bias (Llama attention_bias)
-  bool mlp_bias = false;             ///< gate, up and down projections have a bias
-  bool qk_norm = false;              ///< per-head RMSNorm of q and k before RoPE (Qwen3)
-  RopeConfig rope;
+  float rms_norm_eps = 1e-6F;                ///< added to the mean square before its root is taken
+  bool tie_word_embeddings = false;          ///< the output head is the embedding table
+  bool qkv_bias = false;                     ///< q, k and v projections have a bias
+  bool output_bias = false;  ///< the attention's output projection has a bias (Llama attention_bias)
+  bool mlp_bias = false;     ///< gate, up and down projections have a bias
+  bool qk_norm = false;      ///< per-head RMSNorm of q and k before RoPE (Qwen3)
+  RopeConfig rope;           ///< how positions rotate q and k
   std::vector<std::int32_t>
       eos_ids;  ///< union of config.json's and generation_config.json's, sorted, may be empty
 

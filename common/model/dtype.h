@@ -7,6 +7,7 @@
 
 namespace kvcache {
 
+/// f16 is IEEE half precision, bf16 the upper half of a float32.
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
 /// Bytes of one number.

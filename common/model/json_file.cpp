@@ -107,7 +107,7 @@ json read_json_file(const std::filesystem::path& path) {
   return parse_json(text, path.string());
 }
 
-std::string shown(const json& value) {
+std::string shown(const nlohmann::json& value) {
   constexpr std::size_t longest = 100;
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   if (text.size() > longest) text = text.substr(0, longest) + "...";

@@ -21,7 +21,8 @@ class Regex {
  public:
   /// Bytes [begin, end) of the text that was searched.
   struct Match {
-    std::size_t begin, end;
+    std::size_t begin;  ///< its first byte
+    std::size_t end;    ///< one past its last
   };
 
   /// @throws InputError: a syntax error, or a construct that is not supported, by name.

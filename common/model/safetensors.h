@@ -19,7 +19,7 @@ struct StoredTensor {
   std::string dtype;                ///< as the file spells it: "F32", "F16", "BF16", "I64", ...
   std::vector<std::int64_t> shape;  ///< row major; rank 0 is one number
   const std::byte* data = nullptr;  ///< `bytes` bytes
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;           ///< of all numbers together
 };
 
 /// A memory-mapped safetensors file whose header has been checked completely: whatever the file's content, no
@@ -33,7 +33,9 @@ class SafetensorsFile {
   /// overlap, leave holes, run out of the file or do not match shape x dtype.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
+  /// As it was opened.
   const std::filesystem::path& path() const { return path_; }
+  /// What the file holds, by name. The data stays valid as long as a copy of this object lives.
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
 
  private:

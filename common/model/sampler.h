@@ -14,15 +14,15 @@ struct SamplingParams {
   double temperature = 0.0;  ///< finite, >= 0; below 1e-5 it is arg max, as 0 is
   std::int64_t top_k = 0;    ///< keep the k largest logits; 0: all; >= vocabulary: all
   double top_p = 1.0;  ///< in [0, 1]: keep the fewest candidates whose probabilities reach p, at least one
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< equal seeds, logits and settings give equal ids
 };
 
 /// What decides one pick, besides the logits.
 struct Draw {
-  bool greedy = true;  ///< arg max; the rest decides nothing
-  double temperature = 0;
-  std::uint64_t top_k = 0;  ///< 0: all
-  double top_p = 1;
+  bool greedy = true;        ///< arg max; the rest decides nothing
+  double temperature = 0;    ///< as in SamplingParams
+  std::uint64_t top_k = 0;   ///< 0: all
+  double top_p = 1;          ///< as in SamplingParams
   std::uint64_t random = 0;  ///< 64 random bits
 };
 
@@ -48,8 +48,8 @@ class Sampler {
 
 /// A token id wanted from one row of the logits.
 struct Pick {
-  std::int64_t row = 0;
-  Sampler* sampler = nullptr;
+  std::int64_t row = 0;        ///< of the logits
+  Sampler* sampler = nullptr;  ///< the sequence's own: its random numbers do not depend on the batch
 };
 
 /// @throws RunError: logit `id`, the first that is not finite, is NaN or +infinity.

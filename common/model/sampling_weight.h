@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #ifdef __CUDACC__
+/// Marks what the CPU and the GPU compute alike.
 #define KVCACHE_HOST_DEVICE __host__ __device__
 #else
 #define KVCACHE_HOST_DEVICE
@@ -19,6 +20,7 @@ namespace kvcache {
 /// Weights count in units of 2^-40 of the largest: fine enough that what is rounded away, over a vocabulary
 /// of a million, is less than one pick in a million; coarse enough that the sum over 2^23 ids fits 64 bits.
 constexpr int weight_bits = 40;
+/// The natural logarithm of 2.
 constexpr double ln2 = 0.693147180559945309417;
 
 /// floor(2^weight_bits * e^x) for x <= 0. e^x = 2^-halvings * e^rest with |rest| <= ln(2)/2, where the Taylor

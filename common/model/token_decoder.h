@@ -20,8 +20,8 @@ namespace kvcache {
 /// Text on its way through the decoder: whole characters that belong to one token. A step that fuses tokens
 /// passes on pieces of the one token that the whole text then is.
 struct TextPiece {
-  std::string text;
-  bool ends_token;
+  std::string text;  ///< UTF-8
+  bool ends_token;   ///< whether the token's text ends with it
 };
 
 /// The "decoder" of a tokenizer.json and the state of one decoding: a copy of a fresh one starts a text.

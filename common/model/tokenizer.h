@@ -23,8 +23,8 @@ class Tokenizer {
   /// pre-tokenizer, model, post-processor or decoder that is not implemented here.
   explicit Tokenizer(const std::filesystem::path& folder);
   ~Tokenizer();
-  Tokenizer(Tokenizer&&) noexcept;
-  Tokenizer& operator=(Tokenizer&&) noexcept;
+  Tokenizer(Tokenizer&&) noexcept;             ///< stream decoders of the other go on with this one
+  Tokenizer& operator=(Tokenizer&&) noexcept;  ///< as above; those of this one must be gone
 
   /// Token ids of `text` (UTF-8) as Hugging Face's `encode` gives them. Special tokens in the text are
   /// recognised; with `add_special` the post-processor's template adds its own (a BOS, say).
@@ -55,8 +55,8 @@ class StreamDecoder {
   /// Decodes a text of `tokenizer`, which must outlive the decoder (it may be moved).
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
   ~StreamDecoder();
-  StreamDecoder(StreamDecoder&&) noexcept;
-  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+  StreamDecoder(StreamDecoder&&) noexcept;             ///< goes on where the other was
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;  ///< as above
 
   /// Text that `id` completes; "" while a character is unfinished.
   std::string push(std::int32_t id);

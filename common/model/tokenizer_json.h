@@ -25,6 +25,7 @@ class JsonNode {
   /// @throws InputError "<place>: <message>".
   [[noreturn]] void refuse(std::string_view message) const;
 
+  /// The JSON itself.
   const nlohmann::json& value() const { return *value_; }
   /// "tokenizer.json: model.vocab"
   std::string place() const;
@@ -37,13 +38,14 @@ class JsonNode {
   /// @throws InputError when there is no such member or it is null.
   JsonNode at(std::string_view key) const;
 
-  /// @throws InputError, all of these, when the value has another type or range.
+  /// The value, where it is a string. @throws InputError, as all of these, for another type or range.
   std::string string() const;
-  bool boolean() const;
-  std::int32_t token_id() const;  ///< 0 to 2^31 - 1
-  std::int32_t count() const;     ///< 0 to 2^31 - 1
-  std::vector<JsonNode> items() const;
+  bool boolean() const;                 ///< true or false, no number
+  std::int32_t token_id() const;        ///< 0 to 2^31 - 1
+  std::int32_t count() const;           ///< 0 to 2^31 - 1
+  std::vector<JsonNode> items() const;  ///< of an array
 
+  /// The member `key`, a string that must be there.
   std::string string_at(std::string_view key) const { return at(key).string(); }
   /// `otherwise` where the member is missing or null.
   bool boolean_at(std::string_view key, bool otherwise) const;

@@ -77,10 +77,15 @@ void Transformer::forward(const PassPlan& plan, KvStore& store) {
   backend_->set_positions(plan.positions, inverse_frequencies_);
   backend_->embed(weights_.embedding, plan.token_ids, hidden_);
   delta_.rows = 0;  // nothing to add yet
-  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    attention_block(layer, store);
-    mlp_block(layer);
-  }
+  std::vector<std::int64_t> key = store.launch_key();
+  if (!key.empty()) key.push_back(hidden_.rows);
+  backend_->run_layers(key, [&] {
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      attention_block(layer, store);
+      mlp_block(layer);
+    }
+  });
+  delta_.rows = hidden_.rows;  // as the last layer leaves it
   store.end();
 
   backend_->select_rows(hidden_, plan.logits_rows, last_);

@@ -21,11 +21,13 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
 /// Weights, a backend, and the buffers of one pass.
 class Transformer {
  public:
+  /// @param weights  of that configuration, where `backend` computes
   Transformer(const ModelConfig& config, Weights weights, std::unique_ptr<Backend> backend);
   /// As above, with other rotation speeds than the configuration's, [head_dim / 2].
   Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
               std::vector<float> inverse_frequencies);
 
+  /// What the model was made from.
   const ModelConfig& config() const { return config_; }
   /// Bytes of weights that a pass reads, however many rows it has: all but the embedding, unless that is the
   /// head.

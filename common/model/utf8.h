@@ -15,12 +15,13 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
 /// What stands at the front of some bytes.
 struct Utf8Front {
+  /// Whether it is text.
   enum class Kind : std::uint8_t {
     character,   ///< a whole character
     invalid,     ///< bytes that no further byte can turn into a character
     unfinished,  ///< all there is, and the front of a character
   };
-  Kind kind;
+  Kind kind;           ///< of the bytes in front
   std::size_t length;  ///< in bytes, at least 1; of invalid ones as many as share one U+FFFD
 };
 

@@ -17,11 +17,12 @@ namespace kvcache {
 
 /// A matrix [rows, cols] or, with rows == 1, a vector [cols], in the type it is stored in, row major, packed.
 struct Weight {
-  DType dtype = DType::f32;
-  std::int64_t rows = 0;  ///< output features
-  std::int64_t cols = 0;  ///< input features
+  DType dtype = DType::f32;  ///< as stored
+  std::int64_t rows = 0;     ///< output features
+  std::int64_t cols = 0;     ///< input features
   const std::byte* data =
       nullptr;  ///< rows * cols numbers; need not be aligned; nullptr: this weight is absent
+  /// Whether the model has this weight.
   bool present() const { return data != nullptr; }
 };
 
@@ -31,17 +32,22 @@ struct Projection {
   Weight bias;    ///< [out], often absent
 };
 
+/// The weights of one layer.
 struct LayerWeights {
   Weight attention_norm;  ///< [hidden]
   Projection q;           ///< [heads * head_dim, hidden]
-  Projection k, v;        ///< [kv_heads * head_dim, hidden]
-  Weight q_norm, k_norm;  ///< [head_dim], Qwen3 only
+  Projection k;           ///< [kv_heads * head_dim, hidden]
+  Projection v;           ///< [kv_heads * head_dim, hidden]
+  Weight q_norm;          ///< [head_dim], Qwen3 only
+  Weight k_norm;          ///< [head_dim], Qwen3 only
   Projection o;           ///< [hidden, heads * head_dim]
   Weight mlp_norm;        ///< [hidden]
-  Projection gate, up;    ///< [intermediate, hidden]
+  Projection gate;        ///< [intermediate, hidden]
+  Projection up;          ///< [intermediate, hidden]
   Projection down;        ///< [hidden, intermediate]
 };
 
+/// All weights of a model.
 struct Weights {
   Weight embedding;                   ///< [vocab, hidden]
   std::vector<LayerWeights> layers;   ///< [layers]

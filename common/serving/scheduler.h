@@ -10,9 +10,8 @@
 ///    all that run.
 /// 2. A sequence is admitted when the whole of it fits beside all that run, with the manager's watermark. So
 ///    at most one of those that run, the youngest, is still in its prompt.
-/// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits at
-/// the
-///    head of the queue with all its ids. What it had computed stays findable where the manager shares
+/// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits, the
+///    next to be admitted, with all its ids. What it had computed stays findable where the manager shares
 ///    blocks, first in the pool and then, where there is room, in the host tier: a block is swapped out when
 ///    another sequence needs its memory, not before, and only what was lost is computed again.
 /// 4. The oldest is never preempted, so every pass brings it on, and everything ends.

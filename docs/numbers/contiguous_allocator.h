@@ -12,6 +12,7 @@ namespace kvcache {
 /// Slots 0 to total - 1 for the K and V of one token each. First fit: the lowest hole that is large enough.
 class ContiguousAllocator {
  public:
+  /// All slots are free: one hole.
   explicit ContiguousAllocator(std::int64_t total);
 
   /// The first of `size` >= 1 neighbouring slots; nothing if no hole is that large.
@@ -20,9 +21,13 @@ class ContiguousAllocator {
   /// @throws std::logic_error if any of them is free already or does not exist.
   void free(std::int64_t first, std::int64_t size);
 
+  /// Slots, free or not.
   std::int64_t total() const { return total_; }
+  /// Slots of all holes together.
   std::int64_t free_slots() const;
+  /// Slots of the largest hole: what can be allocated in one piece.
   std::int64_t largest_hole() const;
+  /// Free pieces, none of which touch.
   std::int64_t holes() const { return static_cast<std::int64_t>(holes_.size()); }
 
  private:

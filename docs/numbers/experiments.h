@@ -20,8 +20,8 @@ nlohmann::json report_of_step(const std::string& step, std::vector<std::string> 
 
 /// Requests that run together, and the room that step 2 reserves for each.
 struct Experiment {
-  std::string name;
-  std::int64_t max_seq_len = 0;
+  std::string name;                                  ///< as the table shows it
+  std::int64_t max_seq_len = 0;                      ///< positions per reservation
   std::vector<std::vector<std::int32_t>> sequences;  ///< ids; as many as are stored in the end
 };
 
@@ -38,17 +38,24 @@ Experiment mixed_requests();
 
 /// Of a step's report; 0 where a step has no such thing.
 struct StepFigures {
-  std::int64_t bytes_per_token = 0, reserved_bytes = 0, used_bytes = 0;
-  std::int64_t rows_computed = 0;  ///< K/V rows per layer
-  std::int64_t prefix_hits = 0;    ///< blocks
+  std::int64_t bytes_per_token = 0;  ///< K and V, all layers
+  std::int64_t reserved_bytes = 0;   ///< at the moment of the greatest reservation
+  std::int64_t used_bytes = 0;       ///< at that moment
+  std::int64_t rows_computed = 0;    ///< K/V rows per layer
+  std::int64_t prefix_hits = 0;      ///< blocks
+  /// Slots given out.
   std::int64_t reserved_slots() const { return reserved_bytes / bytes_per_token; }
+  /// Slots with a token in them, shared ones counted once.
   std::int64_t used_slots() const { return used_bytes / bytes_per_token; }
   double waste() const;  ///< 0 to 1
 };
 
+/// One experiment in three steps.
 struct ExperimentResult {
-  Experiment experiment;
-  StepFigures flat, paged, shared;  ///< steps 2, 3 and 4
+  Experiment experiment;  ///< what ran
+  StepFigures flat;       ///< step 2
+  StepFigures paged;      ///< step 3
+  StepFigures shared;     ///< step 4
 };
 
 /// Runs an experiment on the programs of steps 2, 3 and 4: `--random-weights tiny`, blocks of 16. The last

@@ -18,7 +18,7 @@ struct Visit {
 
 /// What became of the visits. One that is refused does not come again.
 struct ReplayResult {
-  std::int64_t refused = 0;
+  std::int64_t refused = 0;                   ///< visits that found no place
   std::int64_t refused_tokens = 0;            ///< of the refused visits
   std::int64_t refused_in_spite_of_room = 0;  ///< of these: the free slots together would have been enough
   std::int64_t most_holes = 0;              ///< at any one moment; 0 in a pool, where any free block will do

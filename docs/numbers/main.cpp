@@ -49,6 +49,7 @@ std::string text_of(const std::string& path) {
 }  // namespace
 }  // namespace kvcache
 
+/// Prints the page docs/articles.md, or its times alone. @return 0, or what run_main makes of a failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {

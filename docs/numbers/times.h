@@ -11,8 +11,11 @@ namespace kvcache {
 
 /// A load and the medians of its decode passes, in ms.
 struct DecodeTimes {
-  std::int64_t sequences = 0, context = 0;
-  double flat_ms = 0, gather_ms = 0, paged_ms = 0;
+  std::int64_t sequences = 0;  ///< that decode together
+  std::int64_t context = 0;    ///< tokens of each
+  double flat_ms = 0;          ///< step 2
+  double gather_ms = 0;        ///< step 3, copied together first
+  double paged_ms = 0;         ///< step 3, through the block table
 };
 
 /// Runs the steps in turns, five times each, and takes the best of the medians: what disturbs a run makes it

@@ -11,7 +11,7 @@ namespace kvcache {
 /// A number with a unit of memory as an article prints it: "88 MB" is {88, 1, 'M'}, "9.1 MB" is {9.1, 0.1,
 /// 'M'}.
 struct PrintedSize {
-  double number = 0;
+  double number = 0;      ///< in units of the prefix
   double last_digit = 1;  ///< what its last printed digit is worth
   char prefix = 'M';      ///< k, M or G
 };

@@ -34,12 +34,13 @@ bool parse(int argc, char** argv, std::string& device) {
 }  // namespace
 }  // namespace kvcache
 
+/// Prints a record. @return 0, or what run_main makes of a failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {
     std::string name = "cpu";
     if (!parse(argc, argv, name)) return 0;
-    const Device device = name == "cuda" ? Device::cuda : Device::cpu;
+    const DeviceChoice device = name == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu;
     const TimingPlan plan = timing_plan(device);
     Program program = load_for_timing(plan, device);
     const TimeCurves times = time_curves(program, plan);

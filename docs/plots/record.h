@@ -18,8 +18,9 @@ struct Machine {
   std::string processor;  ///< that computed: the CPU's or the GPU's name
   int threads = 0;        ///< of the CPU, also those that feed a GPU
   std::string weights;    ///< a shape's name
-  std::string dtype;
+  std::string dtype;      ///< "f32" or "bf16"
 };
+/// The machine that this runs on.
 Machine this_machine(const Program& program, const TimingPlan& plan);
 
 /// The part that is the same on every machine.

@@ -180,7 +180,7 @@ BlockSizeTimes measure_block_sizes(Program& program, const TimingPlan& plan) {
 
 }  // namespace
 
-TimingPlan timing_plan(Device device) {
+TimingPlan timing_plan(DeviceChoice device) {
   TimingPlan plan{.weights = "fairytale",
                   .turns = 5,
                   .contexts = {128, 256, 512, 1024, 2048},
@@ -191,7 +191,7 @@ TimingPlan timing_plan(Device device) {
                   .block_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256},
                   .sequences = 4,
                   .context = 1024};
-  if (device == Device::cuda) {
+  if (device == DeviceChoice::cuda) {
     plan.weights = "qwen3-0.6b";
     for (const std::int64_t tokens : {4096, 8192}) {
       plan.contexts.push_back(tokens);
@@ -204,7 +204,7 @@ TimingPlan timing_plan(Device device) {
   return plan;
 }
 
-Program load_for_timing(const TimingPlan& plan, Device device) {
+Program load_for_timing(const TimingPlan& plan, DeviceChoice device) {
   Options options;
   options.random_weights = plan.weights;
   options.device = device;

@@ -10,7 +10,9 @@ namespace kvcache {
 
 /// Neighbouring slots that hold neighbouring positions: one copy moves them all.
 struct SlotRun {
-  std::int64_t first_slot = 0, tokens = 0;
+  std::int64_t first_slot = 0;  ///< of the first position
+  std::int64_t tokens = 0;      ///< slots in a row
+  /// Equal in both.
   bool operator==(const SlotRun&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include "common/error.h"
 #include "fmt/format.h"
 
+/// Compares the report files that it is given. @return 0, or what run_main makes of a failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {

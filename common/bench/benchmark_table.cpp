@@ -1,0 +1,277 @@
+/// @file
+/// See benchmark_table.h.
+#include "common/bench/benchmark_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "common/bench/statistics.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::size_t kLabelWidth = 42, kColumnWidth = 20, kLineWidth = 112;
+constexpr std::size_t kSizesToFit = 4;
+
+constexpr const char* kNote =
+    "Each cell: the median of the rounds; its ratio to the step before, as x0.95, or 1/20 for a twentieth "
+    "(step 3 to step 2, with gather and without; step 4 to step 3 without); the spread, (slowest - fastest) "
+    "/ median. The steps took turns, so that what else the machine did met them all; a ratio that differs "
+    "from 1 by less than the spreads says nothing. The exponent b is the slope of the straight line through "
+    "the logarithms of the points under it, by least squares. A token with a cache costs the weights, the "
+    "same at every context, and attention over the context: b is between 0 and 1, and nearer to 1 the "
+    "smaller the model. Without a cache all rows are computed again: b is about 1, and above it where "
+    "attention weighs.";
+
+using Names = std::vector<std::string>;
+
+/// The names of all workloads, in the order in which they first appear.
+Names workload_names(std::span<const StepRuns> steps) {
+  Names names;
+  for (const StepRuns& step : steps) {
+    for (const BenchmarkRun& run : step.runs) {
+      if (std::ranges::find(names, run.name) == names.end()) names.push_back(run.name);
+    }
+  }
+  return names;
+}
+
+/// The ms of all runs of a workload.
+std::vector<double> times(const StepRuns& step, const std::string& name) {
+  std::vector<double> ms;
+  for (const BenchmarkRun& run : step.runs) {
+    if (run.name == name) ms.push_back(run.ms);
+  }
+  return ms;
+}
+
+/// The median of a counter over all runs of a workload; nothing if none has it.
+std::optional<double> counter(const StepRuns& step, const std::string& name, const char* key) {
+  std::vector<double> values;
+  for (const BenchmarkRun& run : step.runs) {
+    const auto found = run.counters.find(key);
+    if (run.name == name && found != run.counters.end()) values.push_back(found->second);
+  }
+  if (values.empty()) return std::nullopt;
+  return median(values);
+}
+
+/// The greatest of a counter over all runs of a workload: one failure is one too many.
+double worst(const StepRuns& step, const std::string& name, const char* key) {
+  double greatest = 0;
+  for (const BenchmarkRun& run : step.runs) {
+    const auto found = run.counters.find(key);
+    if (run.name == name && found != run.counters.end()) greatest = std::max(greatest, found->second);
+  }
+  return greatest;
+}
+
+/// What column `n` is compared with: the last one before it of another step, gather aside.
+const StepRuns* step_before(std::span<const StepRuns> steps, std::size_t n) {
+  for (std::size_t before = n; before-- > 0;) {
+    if (steps[before].step != steps[n].step && !steps[before].gather) return &steps[before];
+  }
+  return nullptr;
+}
+
+// ---- text ----
+
+/// Four digits; fewer for what is less than 1, more for what is 10,000 or above.
+std::string four_digits(double number) {
+  const int digits = number < 1 ? 4 : number < 10 ? 3 : number < 100 ? 2 : number < 1000 ? 1 : 0;
+  return fmt::format("{:.{}f}", number, digits);
+}
+
+/// "x1.03"; "1/171" of what is less than a tenth.
+std::string ratio(double now, double before) {
+  const double times = now / before;
+  if (times < 0.1) return fmt::format("1/{:.0f}", 1 / times);
+  return fmt::format("x{:.{}f}", times, times < 10 ? 2 : times < 1000 ? 1 : 0);
+}
+
+/// A label, and what `cell` gives of each column.
+std::string row(const std::string& label, std::span<const StepRuns> steps,
+                const std::function<std::string(std::size_t)>& cell) {
+  std::string line = fmt::format("{:<{}}", label, kLabelWidth);
+  for (std::size_t n = 0; n < steps.size(); ++n) line += fmt::format("{:>{}}", cell(n), kColumnWidth);
+  return line + "\n";
+}
+
+std::string time_cell(std::span<const StepRuns> steps, std::size_t n, const std::string& name) {
+  const std::vector<double> now = times(steps[n], name);
+  if (now.empty()) return "-";
+  const StepRuns* before = step_before(steps, n);
+  const std::vector<double> then = before != nullptr ? times(*before, name) : std::vector<double>{};
+  return fmt::format("{} {:>6} {:>4}", four_digits(median(now)),
+                     then.empty() ? "" : ratio(median(now), median(then)),
+                     fmt::format("{:.0f}%", spread_percent(now)));
+}
+
+/// A counter that explains the time of the workloads of one kind.
+struct Detail {
+  const char* kind;     // how their names begin
+  const char* counter;  // its name in the JSON
+  const char* label;
+  double unit;
+  int digits;                 // after the point
+  bool also_nothing = false;  // shown even if it is 0 in every step
+};
+constexpr Detail kDetails[] = {{"shared_prefix/", "cached_tokens", "  cached tokens", 1, 0, true},
+                               {"decode/", "gathered_bytes", "  MB gathered in the whole run", 1e6, 1},
+                               {"grow/", "bytes_moved", "  MB moved", 1e6, 1},
+                               {"", "gpu_ms", "  ms on the GPU", 1, 3}};
+
+std::string detail_rows(std::span<const StepRuns> steps, const std::string& name) {
+  std::string rows;
+  for (const Detail& detail : kDetails) {
+    const auto value = [&](const StepRuns& step) { return counter(step, name, detail.counter); };
+    const bool nothing =
+        std::ranges::all_of(steps, [&](const StepRuns& step) { return value(step).value_or(0) == 0; });
+    if (!name.starts_with(detail.kind) || (nothing && !detail.also_nothing)) continue;
+    rows += row(detail.label, steps, [&](std::size_t n) -> std::string {
+      const std::optional<double> known = value(steps[n]);
+      return known ? fmt::format("{:.{}f}", *known / detail.unit, detail.digits) : "-";
+    });
+  }
+  return rows;
+}
+
+/// What spoils a time.
+constexpr std::pair<const char*, const char*> kFlaws[] = {
+    {"failed", "! requests that failed"},
+    {"preemptions", "! preemptions"},
+    {"extra_passes", "! passes because some requests waited"}};
+
+std::string flaw_rows(std::span<const StepRuns> steps, const std::string& name) {
+  std::string rows;
+  for (const auto& [key, label] : kFlaws) {
+    const auto number = [&](const StepRuns& step) { return worst(step, name, key); };
+    if (std::ranges::all_of(steps, [&](const StepRuns& step) { return number(step) == 0; })) continue;
+    rows += row(label, steps, [&](std::size_t n) { return fmt::format("{:.0f}", number(steps[n])); });
+  }
+  return rows;
+}
+
+// ---- growth ----
+
+/// "decode/context" of "decode/context:512"; empty if the name does not end in a number.
+std::string family_of(const std::string& name) {
+  const std::size_t colon = name.rfind(':');
+  const bool ends_in_number =
+      colon != std::string::npos && name.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  return ends_in_number ? name.substr(0, colon) : "";
+}
+
+/// A workload's context and ms per token.
+std::optional<Point> point(const StepRuns& step, const std::string& name) {
+  const std::optional<double> context = counter(step, name, "context");
+  const std::optional<double> per_second = counter(step, name, "tokens_per_s");
+  if (!context || !per_second || *context <= 0 || *per_second <= 0) return std::nullopt;
+  return Point{*context, 1e3 / *per_second};
+}
+
+std::string family_rows(std::span<const StepRuns> steps, const std::string& family, const Names& names) {
+  std::string rows = row(family, steps, [&](std::size_t n) -> std::string {
+    std::vector<Point> points;
+    for (const std::string& name : names) {
+      if (const std::optional<Point> known = point(steps[n], name)) points.push_back(*known);
+    }
+    const std::optional<double> exponent = growth_exponent(points);
+    return points.size() >= kSizesToFit && exponent ? fmt::format("^ {:.2f}", *exponent) : "-";
+  });
+  for (const std::string& name : names) {
+    double context = 0;
+    for (const StepRuns& step : steps)
+      context = std::max(context, counter(step, name, "context").value_or(0));
+    rows += row(fmt::format("  {:g}", context), steps, [&](std::size_t n) -> std::string {
+      const std::optional<Point> known = point(steps[n], name);
+      return known ? four_digits(known->value) : "-";
+    });
+  }
+  return rows;
+}
+
+std::string growth(std::span<const StepRuns> steps, const Names& names) {
+  Names families;
+  std::map<std::string, Names> members;
+  for (const std::string& name : names) {
+    const std::string family = family_of(name);
+    if (members[family].empty()) families.push_back(family);
+    members[family].push_back(name);
+  }
+  std::string rows;
+  for (const std::string& family : families) {
+    if (!family.empty() && members[family].size() >= kSizesToFit)
+      rows += family_rows(steps, family, members[family]);
+  }
+  return rows.empty() ? "" : "\nms per token at each context; ^ b: they grow as context^b\n" + rows;
+}
+
+// ---- all of it ----
+
+/// Times and growth of these workloads.
+std::string section(std::span<const StepRuns> steps, const Names& names) {
+  std::string table = row("ms", steps, [&](std::size_t n) { return steps[n].name(); });
+  std::string flaws;
+  for (const std::string& name : names) {
+    const std::string here = flaw_rows(steps, name);
+    flaws += here;
+    table += row(name, steps, [&](std::size_t n) { return time_cell(steps, n, name); });
+    table += detail_rows(steps, name) + here;
+  }
+  if (!flaws.empty()) table += "! not what the workload is meant to measure; give the cache more memory\n";
+  return table + growth(steps, names) + "\n";
+}
+
+/// What only one of several steps has measured stands under the table of what they have in common.
+std::string sections(std::span<const StepRuns> steps) {
+  const auto steps_with = [&](const std::string& name) {
+    return std::ranges::count_if(steps, [&](const StepRuns& step) { return !times(step, name).empty(); });
+  };
+  Names common = workload_names(steps);
+  if (steps.size() == 1) return section(steps, common);
+  std::erase_if(common, [&](const std::string& name) { return steps_with(name) == 1; });
+  std::string text = common.empty() ? "" : section(steps, common);
+  for (std::size_t n = 0; n < steps.size(); ++n) {
+    Names own = workload_names(steps.subspan(n, 1));
+    std::erase_if(own, [&](const std::string& name) { return steps_with(name) > 1; });
+    if (!own.empty()) text += section(steps.subspan(n, 1), own);
+  }
+  return text;
+}
+
+/// Broken between words.
+std::string wrapped(const std::string& text) {
+  std::istringstream words(text);
+  std::string lines;
+  std::size_t length = 0;
+  for (std::string word; words >> word;) {
+    if (length > 0 && length + 1 + word.size() > kLineWidth) {
+      lines += "\n";
+      length = 0;
+    }
+    lines += (length > 0 ? " " : "") + word;
+    length += word.size() + (length > 0 ? 1 : 0);
+  }
+  return lines + "\n";
+}
+
+}  // namespace
+
+std::string benchmark_table(std::span<const StepRuns> steps) {
+  std::string text = steps.front().settings + "\n\n" + sections(steps) + wrapped(kNote);
+  Names notes;
+  for (const StepRuns& step : steps) {
+    for (const std::string& note : step.notes) {
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    }
+  }
+  for (const std::string& note : notes) text += "\n" + wrapped(note);
+  return text;
+}
+
+}  // namespace kvcache

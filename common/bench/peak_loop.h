@@ -1,0 +1,18 @@
+/// @file
+/// The most that a GPU computes: multiply-adds on numbers that stay in registers.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "common/cuda/device.h"
+#include "common/model/dtype.h"
+
+namespace kvcache::cuda {
+
+/// Fused multiply-adds in float32 for f32; for f16 and bf16 the tensor cores' mma.sync with float32 sums,
+/// from compute capability 8.0 on.
+/// @param sink  4 bytes on the GPU; almost never written, so that computing cannot be left out
+/// @return floating-point operations of the call, two for a multiply-add
+double peak_loop(const Device& device, DType dtype, float* sink);
+
+}  // namespace kvcache::cuda

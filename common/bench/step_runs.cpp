@@ -1,0 +1,138 @@
+/// @file
+/// See step_runs.h.
+#include "common/bench/step_runs.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ms_per(const std::string& unit) {
+  const std::map<std::string, double> known{{"ns", 1e-6}, {"us", 1e-3}, {"ms", 1}, {"s", 1e3}};
+  const auto found = known.find(unit);
+  if (found == known.end()) throw InputError("unknown time unit " + unit);
+  return found->second;
+}
+
+/// @throws InputError or Json::exception if it is not one
+BenchmarkRun run_of(const Json& entry) {
+  const auto full_name = entry.at("run_name").get<std::string>();
+  BenchmarkRun run{full_name.substr(0, full_name.find("/iterations:")), 0, {}};
+  if (entry.value("error_occurred", false))
+    throw InputError(fmt::format("{} failed: {}", run.name, entry.value("error_message", "")));
+  run.ms = entry.at("real_time").get<double>() * ms_per(entry.at("time_unit").get<std::string>());
+  if (!(run.ms > 0)) throw InputError(fmt::format("{} took no time", run.name));
+  for (const auto& [key, value] : entry.items()) {
+    if (value.is_number()) run.counters[key] = value.get<double>();
+  }
+  return run;
+}
+
+/// @throws InputError or Json::exception if it is not the output of a step's benchmarks
+StepRuns step_runs_of(const Json& json) {
+  const Json& context = json.at("context");
+  const auto text = [&](const char* key) { return context.at(key).get<std::string>(); };
+  const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
+  StepRuns step{
+      .step = text("step"),
+      .settings = fmt::format("{}, {} {}, {}", text("model"), text("device"), text("dtype"), threads),
+      .gather = context.value("attention", "paged") == "gather",
+      .notes = {},
+      .runs = {},
+      .json = {{"context", context}, {"benchmarks", Json::array()}}};
+  for (const auto& [key, value] : context.items()) {
+    if (key.starts_with("note")) step.notes.push_back(value.get<std::string>());
+  }
+  for (const Json& entry : json.at("benchmarks")) {
+    if (entry.at("run_type") != "iteration") continue;
+    step.runs.push_back(run_of(entry));
+    step.json["benchmarks"].push_back(entry);
+  }
+  if (step.runs.empty()) throw InputError("no benchmark has run");
+  return step;
+}
+
+std::set<std::string> names(const StepRuns& step) {
+  std::set<std::string> all;
+  for (const BenchmarkRun& run : step.runs) all.insert(run.name);
+  return all;
+}
+
+}  // namespace
+
+StepRuns read_step_runs(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) throw InputError(fmt::format("cannot read {}", file.string()));
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  // Google Benchmark writes NaN, which no JSON has, for the variation of counters that are 0.
+  const std::string nan = ": NaN";
+  for (std::size_t at = 0; (at = text.find(nan, at)) != std::string::npos;)
+    text.replace(at, nan.size(), ": null");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::string reason = "it is not whole JSON";
+  try {
+    if (!json.is_discarded()) return step_runs_of(json);
+  } catch (const InputError& error) {
+    reason = error.what();
+  } catch (const Json::exception&) {
+    reason = "a field is missing or of another type";
+  }
+  throw InputError(
+      fmt::format("{} is not the --benchmark_out of a step's benchmarks: {}", file.string(), reason));
+}
+
+std::vector<StepRuns> merge_rounds(std::vector<StepRuns> rounds) {
+  std::vector<StepRuns> merged;
+  for (StepRuns& round : rounds) {
+    if (!merged.empty() && round.settings != merged.front().settings) {
+      throw InputError(fmt::format("{} ran with {}, and {} with {}; compare runs with the same options",
+                                   merged.front().name(), merged.front().settings, round.name(),
+                                   round.settings));
+    }
+    const auto same = std::ranges::find(merged, round.name(), &StepRuns::name);
+    if (same == merged.end()) {
+      merged.push_back(std::move(round));
+      continue;
+    }
+    if (names(*same) != names(round)) {
+      throw InputError(
+          fmt::format("the rounds of {} do not have the same benchmarks; give all the same "
+                      "--benchmark_filter",
+                      round.name()));
+    }
+    std::ranges::copy(round.runs, std::back_inserter(same->runs));
+    for (Json& entry : round.json["benchmarks"]) same->json["benchmarks"].push_back(std::move(entry));
+  }
+  return merged;
+}
+
+Json to_json(const StepRuns& step) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<Json>> repetitions;
+  for (const Json& entry : step.json.at("benchmarks")) {
+    const auto name = entry.at("name").get<std::string>();
+    if (repetitions[name].empty()) order.push_back(name);
+    repetitions[name].push_back(entry);
+  }
+  Json json{{"context", step.json.at("context")}, {"benchmarks", Json::array()}};
+  for (const std::string& name : order) {
+    const std::size_t count = repetitions[name].size();
+    for (std::size_t index = 0; index < count; ++index) {
+      Json& entry = repetitions[name][index];
+      entry["repetitions"] = count;
+      entry["repetition_index"] = index;
+      json["benchmarks"].push_back(std::move(entry));
+    }
+  }
+  return json;
+}
+
+}  // namespace kvcache

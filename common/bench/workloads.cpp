@@ -1,0 +1,86 @@
+/// @file
+/// See workloads.h.
+#include "common/bench/workloads.h"
+
+#include <numeric>
+
+#include "common/bench/statistics.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+using enum Workload::Timed;
+
+/// An id for each n, spread over the vocabulary.
+std::int32_t made_up_id(std::int64_t n, std::int64_t vocab_size) {
+  return static_cast<std::int32_t>((n * 7919 + 1) % vocab_size);
+}
+
+}  // namespace
+
+// Long contexts get few tokens: step 1 computes all rows again for each.
+std::vector<Workload> workloads() {
+  std::vector<Workload> list;
+  for (const std::int64_t prompt : {64, 128, 256, 512, 1024, 2048})
+    list.push_back({fmt::format("time_to_first_token/prompt:{}", prompt), prompt, 1, 1, first_token});
+  for (const std::int64_t context : {64, 128, 256, 512, 1024, 2048})
+    list.push_back(
+        {fmt::format("decode/context:{}", context), context, 1, context > 1024 ? 6 : 12, decode_pass});
+  for (const std::int64_t context : {128, 512, 2048}) {
+    list.push_back({fmt::format("decode/context:{}/sequences:8", context), context, 8, context > 1024 ? 3 : 8,
+                    decode_pass});
+  }
+  for (const std::int64_t tokens : {64, 256})
+    list.push_back({fmt::format("generate/prompt:64/tokens:{}", tokens), 64, 1, tokens, all});
+  for (const std::int64_t prefix : {128, 512}) {
+    const std::string name = fmt::format("shared_prefix/prefix:{}/requests:16", prefix);
+    list.push_back({name, prefix + 32, 16, 1, all_first_tokens, prefix});
+    list.push_back({name + "/warm", prefix + 32, 16, 1, all_first_tokens, prefix, true});
+  }
+  return list;
+}
+
+std::vector<Request> requests_of(const Workload& workload, std::int64_t vocab_size) {
+  std::vector<Request> requests(static_cast<std::size_t>(workload.sequences));
+  for (std::int64_t s = 0; s < workload.sequences; ++s) {
+    Request& request = requests[static_cast<std::size_t>(s)];
+    for (std::int64_t n = 0; n < workload.prompt; ++n)
+      request.prompt_ids.push_back(made_up_id(n < workload.shared ? n : n + 3001 * (s + 1), vocab_size));
+    request.max_tokens = workload.tokens;
+    request.ignore_eos = true;
+  }
+  return requests;
+}
+
+Request request_before(const Workload& workload, std::int64_t vocab_size) {
+  Request request;
+  request.max_tokens = 0;
+  for (std::int64_t n = 0; n < workload.shared; ++n) request.prompt_ids.push_back(made_up_id(n, vocab_size));
+  return request;
+}
+
+double context_of(const Workload& workload) {
+  const auto prompt = static_cast<double>(workload.prompt), tokens = static_cast<double>(workload.tokens);
+  // Decode pass n sees prompt + n tokens. Of the tokens - 1 passes the first is left out.
+  if (workload.timed == decode_pass) return prompt + (tokens + 1) / 2;
+  return workload.timed == all ? prompt + (tokens - 1) / 2 : prompt;
+}
+
+double timed_ms(Workload::Timed timed, std::span<const double> prefill_ms,
+                std::span<const double> decode_ms) {
+  const auto sum = [](std::span<const double> ms) { return std::accumulate(ms.begin(), ms.end(), 0.0); };
+  switch (timed) {
+    case first_token:
+      return prefill_ms.front();
+    case decode_pass:
+      return decode_ms.size() < 2 ? 0 : median({decode_ms.begin() + 1, decode_ms.end()});
+    case all:
+      return sum(prefill_ms) + sum(decode_ms);
+    case all_first_tokens:
+      return sum(prefill_ms);
+  }
+  return 0;
+}
+
+}  // namespace kvcache

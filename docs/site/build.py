@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Builds the site: `python3 docs/site/build.py build/docs` makes build/docs/html. `./steps docs` calls it.
+
+Doxygen reads the sources as they are and the Markdown as github_markdown.py makes it. The theme and MathJax are copied
+from their Debian packages, so that the site asks the network for nothing. Any warning is an error, and then the site
+that was there before stays.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from github_markdown import Converter
+from pages import ROOT, all_pages
+
+HERE = Path(__file__).resolve().parent
+THEME = Path("/usr/share/doxygen-awesome-css")
+MATHJAX = Path("/usr/share/javascript/mathjax")
+# Of MathJax, what it takes to draw TeX as SVG.
+MATHJAX_PARTS = ["MathJax.js", "extensions", "jax/element", "jax/input/TeX",
+                 "jax/output/SVG/*.js", "jax/output/SVG/autoload", "jax/output/SVG/fonts/TeX"]
+
+STYLES = [THEME / "doxygen-awesome.css", THEME / "doxygen-awesome-sidebar-only.css",
+          THEME / "doxygen-awesome-sidebar-only-darkmode-toggle.css", HERE / "site.css"]
+SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js"]
+
+
+def main():
+    if len(sys.argv) != 2:
+        fail(f"{sys.argv[0]} takes one argument, the folder to build in, as in: {sys.argv[0]} build/docs", 2)
+    if missing_package():
+        fail(missing_package(), 1)
+    output = Path(sys.argv[1]).resolve()
+    work = output / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    build(work)
+    shutil.rmtree(output / "html", ignore_errors=True)
+    (work / "html").rename(output / "html")
+    shutil.rmtree(work)
+    print(f"The site begins at {output / 'html' / 'index.html'}")
+
+
+def missing_package():
+    """What is needed and not there, in words; None if all is."""
+    for needed, package in [(THEME, "doxygen-awesome-css"), (MATHJAX, "libjs-mathjax")]:
+        if not needed.is_dir():
+            return f"{needed} is missing; install the package {package}, or let ./steps docs do it"
+    for program, package in [("doxygen", "doxygen"), ("dot", "graphviz")]:
+        if not shutil.which(program):
+            return f"{program} is missing; install the package {package}, or let ./steps docs do it"
+    return None
+
+
+def fail(message, code):
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def build(work):
+    try:
+        chapters, others = all_pages()
+    except OSError as error:
+        fail(f"{Path(error.filename).relative_to(ROOT)} cannot be read: {error.strerror}", 1)
+    except ValueError as error:
+        fail(error, 1)
+    converter = Converter(chapters, others)
+    markdown = []
+    for page in chapters + others:
+        copy = work / "markdown" / page.path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(converter.convert(page), encoding="utf-8")
+        markdown.append(copy)
+    if converter.problems:
+        fail("; ".join(converter.problems), 1)
+    (work / "layout.xml").write_text(layout(chapters, others), encoding="utf-8")
+    run_doxygen(work, markdown)
+    mend_search(work / "html" / "search" / "search.js")
+    for part in MATHJAX_PARTS:
+        for source in MATHJAX.glob(part):
+            copy_to(source, work / "html" / "mathjax" / source.relative_to(MATHJAX))
+    for image in converter.images:
+        copy_to(ROOT / image, work / "html" / "images" / image)
+
+
+def mend_search(script):
+    """Lets the results of a search ask their page to close or focus it.
+
+    In Doxygen 1.9.4 they lie in a frame and reach into the page, which browsers forbid for files. site.js hears the
+    messages. Newer versions have no frame.
+    """
+    text = script.read_text(encoding="utf-8")
+    text = text.replace("parent.searchBox.CloseResultsWindow()", 'parent.postMessage("close search","*")')
+    field = 'parent.document.getElementById("MSearchField").focus()'
+    text = text.replace(field, 'parent.postMessage("focus search","*")')
+    script.write_text(text, encoding="utf-8")
+
+
+def copy_to(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+
+
+def layout(chapters, others):
+    """What the navigation shows: the chapters in reading order, the other pages, the reference."""
+    def tab(page):
+        return f'<tab type="user" url="@ref {page.id}" title={quoteattr(page.title)}/>'
+
+    return f"""<doxygenlayout version="1.0"><navindex>
+<tab type="mainpage" title={quoteattr(chapters[0].title)}/>
+{"".join(map(tab, chapters[1:]))}
+<tab type="usergroup" title="More pages">{"".join(map(tab, others))}</tab>
+<tab type="usergroup" title="Reference"><tab type="filelist" title="Files"/><tab type="classlist" title="Classes"/>
+<tab type="hierarchy" title="Class hierarchy"/></tab>
+</navindex></doxygenlayout>
+"""
+
+
+def run_doxygen(work, markdown):
+    header, footer = work / "header.html", work / "footer.html"
+    doxygen("-w", "html", header, footer, work / "unused.css")
+    scripts = "".join(f'<script src="$relpath^{script.name}"></script>\n' for script in SCRIPTS)
+    header.write_text(header.read_text(encoding="utf-8").replace("</head>", scripts + "</head>"), encoding="utf-8")
+    mathjax = work / "mathjax.js"
+    mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n', encoding="utf-8")
+    settings = [
+        "@INCLUDE = docs/Doxyfile",
+        f"OUTPUT_DIRECTORY = {quoted(work)}",
+        f"STRIP_FROM_PATH += {quoted(ROOT, work / 'markdown')}",
+        f"INPUT += {quoted(*markdown)}",
+        f"USE_MDFILE_AS_MAINPAGE = {quoted(markdown[0])}",
+        f"LAYOUT_FILE = {quoted(work / 'layout.xml')}",
+        f"MATHJAX_CODEFILE = {quoted(mathjax)}",
+        f"HTML_HEADER = {quoted(header)}",
+        f"HTML_EXTRA_STYLESHEET = {quoted(*STYLES)}",
+        f"HTML_EXTRA_FILES = {quoted(*SCRIPTS)}",
+    ]
+    newer = version(doxygen("--version")) >= (1, 9, 5)
+    # The theme brings the dark colours. Graphs let them shine through; newer versions do so unasked.
+    settings.append("HTML_COLORSTYLE = LIGHT" if newer else "DOT_TRANSPARENT = YES")
+    doxygen("-", settings="\n".join(settings))
+
+
+def quoted(*paths):
+    return " ".join(f'"{path}"' for path in paths)
+
+
+def version(text):
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def doxygen(*arguments, settings=""):
+    """Runs Doxygen at the top of the repository and returns what it prints. Whatever it complains about is an error."""
+    ran = subprocess.run(["doxygen", *map(str, arguments)], cwd=ROOT, input=settings, text=True, capture_output=True,
+                         env={**os.environ, "LC_ALL": "C.UTF-8"})
+    if ran.returncode != 0 or ran.stderr.strip():
+        print(ran.stderr.replace(f"{ROOT}/", "").rstrip(), file=sys.stderr)
+        fail("Doxygen complains, and this project takes its warnings as errors", 1)
+    return ran.stdout
+
+
+if __name__ == "__main__":
+    main()
