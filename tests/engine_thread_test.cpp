@@ -32,10 +32,6 @@ class Client {
     EXPECT_TRUE(heard_.wait_for(lock, kForEver, [this] { return answer_.summary.has_value(); }));
     return answer_;
   }
-  void wait_for_token() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(heard_.wait_for(lock, kForEver, [this] { return !answer_.samples.empty(); }));
-  }
 
  private:
   std::mutex mutex_;
@@ -87,20 +83,21 @@ class AnEngineThread : public testing::Test {
   }
 
   /// Submits a request and holds the engine's thread at its first token until `go_on_` is counted down.
-  void hold(Client& client, std::int64_t tokens = 2) {
-    std::latch held(1);
-    const auto answer = client.listener();
-    door_->submit(request(3, tokens), [&, answer, first = true](const GenerationEvent& event) mutable {
-      if (std::exchange(first, false)) {
-        held.count_down();
-        go_on_.wait();
-      }
-      answer(event);
-    });
-    held.wait();
+  GenerationId hold(Client& client, std::int64_t tokens = 2) {
+    const auto id = std::get<GenerationId>(
+        door_->submit(request(3, tokens),
+                      [this, answer = client.listener(), first = true](const GenerationEvent& event) mutable {
+                        if (std::exchange(first, false)) {
+                          held_.count_down();
+                          go_on_.wait();
+                        }
+                        answer(event);
+                      }));
+    held_.wait();
+    return id;
   }
 
-  std::latch go_on_{1};
+  std::latch held_{1}, go_on_{1};
   ThreadPool pool_{1};
   std::unique_ptr<Transformer> model_ = reference_model("llama-mha", pool_, DType::f32, {{}});
   ServingCache cache_{Kind::sharing, 40, 4, model_->config(), pool_};
@@ -156,19 +153,20 @@ TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
 }
 
 TEST_F(AnEngineThread, CancelsFromOtherThreadsWhatRunsAndWhatWaits) {
-  Client held, running, waiting;
-  const GenerationId runs = submit(running, request(3, 100));
-  running.wait_for_token();
-  hold(held);
+  Client running, waiting, neighbour;
+  const GenerationId runs = hold(running, 100);
   const GenerationId waits = submit(waiting, request(3, 100));
+  submit(neighbour, request(4, 9));
   door_->cancel(waits);
   door_->cancel(runs);
   door_->cancel(runs);
   door_->cancel(12345);
   go_on_.count_down();
   EXPECT_EQ(running.wait_for_end().reason(), "cancelled");
+  EXPECT_EQ(running.wait_for_end().ids().size(), 1U);
   EXPECT_EQ(waiting.wait_for_end().reason(), "cancelled");
-  EXPECT_EQ(held.wait_for_end().reason(), "length");
+  EXPECT_TRUE(waiting.wait_for_end().ids().empty());
+  EXPECT_EQ(neighbour.wait_for_end().ids().size(), 9U);
   ASSERT_TRUE(door_->wait_until_idle(kForEver));
   EXPECT_EQ(door_->status(kForEver).blocks.in_use, 0);
 }
@@ -214,19 +212,33 @@ TEST_F(AnEngineThread, TakesNothingNewOnceItIsClosedAndEndsWhatRuns) {
   EXPECT_EQ(running.wait_for_end().ids().size(), 30U);
 }
 
-TEST_F(AnEngineThread, CancelsAllThatIsLeftWhenItGoes) {
-  Client held, waiting;
+TEST_F(AnEngineThread, CancelsAll) {
+  Client held, waiting, later;
   hold(held, 100);
   submit(waiting, request(3, 100));
   EXPECT_FALSE(door_->wait_until_idle(std::chrono::milliseconds(0)));
   door_->cancel_all();
-  Client last;
-  submit(last, request(3, 100));
+  submit(later, request(3, 9));
   go_on_.count_down();
-  door_.reset();
   EXPECT_EQ(held.wait_for_end().reason(), "cancelled");
   EXPECT_EQ(waiting.wait_for_end().reason(), "cancelled");
-  EXPECT_EQ(last.wait_for_end().reason(), "cancelled");
+  EXPECT_EQ(later.wait_for_end().reason(), "length");
+}
+
+TEST_F(AnEngineThread, CancelsAllThatIsLeftWhenItGoes) {
+  Client held, waiting;
+  hold(held, 100);
+  submit(waiting, request(3, 100));
+  // What is held goes on only when the door is being shut: a closed door is told from an open or crowded one.
+  std::thread releases([this, door = door_.get()] {
+    const auto closed = std::variant<GenerationId, EngineThread::Refusal>(EngineThread::Refusal::closed);
+    while (door->submit(request(3, 100), [](const GenerationEvent&) {}) != closed) std::this_thread::yield();
+    go_on_.count_down();
+  });
+  door_.reset();
+  releases.join();
+  EXPECT_EQ(held.wait_for_end().reason(), "cancelled");
+  EXPECT_EQ(waiting.wait_for_end().reason(), "cancelled");
 }
 
 // HT9: an engine that has failed says so and leaves nobody waiting.
