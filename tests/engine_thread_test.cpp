@@ -195,7 +195,8 @@ TEST_F(AnEngineThread, ShowsWhoRunsWhoWaitsAndWhatTheyHold) {
   const EngineStatus second = door_->status(kAtOnce);
   EXPECT_EQ(second.running.size(), 4U);
   EXPECT_EQ(second.waiting, 0);
-  EXPECT_EQ(second.blocks.in_use, 1 + 2 + 2 + 1) << "the youngest has half of its prompt";
+  EXPECT_EQ(second.running[3].tokens, 3) << "the youngest has half of its prompt";
+  EXPECT_EQ(second.blocks.in_use, 4 * 2) << "the third pass is planned: it completes that prompt";
   EXPECT_EQ(second.totals.generated_tokens, 1 + 3);
   EXPECT_GT(second.memory.used_bytes, 0);
   go_on.release(100);

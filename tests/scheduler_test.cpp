@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "common/error.h"
 #include "common/serving/scheduler.h"
@@ -54,11 +56,15 @@ class Play {
     EXPECT_EQ(pass.plan.sequences, turns);
     EXPECT_TRUE(prefill_alone_ || turns.front() == scheduler.running().front()->id)
         << "the oldest has no turn";
+    plan = pass.plan;
     scheduler.commit(pass);
     got.clear();
     for (const NextPass::Turn& turn : pass.turns) {
-      if (turn.complete()) take(*turn.sequence);
+      if (turn.complete()) expect_ids(*turn.sequence);
     }
+    if (prepares) scheduler.prepare();
+    for (const std::int32_t id : got)
+      sequence(id).token_ids.back() = static_cast<std::int32_t>(100000 * (id + 1) + outputs_[id]);
     scheduler.check_invariants();
     ++steps;
     return true;
@@ -75,6 +81,8 @@ class Play {
 
   std::unique_ptr<KvManager> manager;
   Scheduler scheduler;
+  bool prepares = false;                 // the next pass while one is computed
+  PassPlan plan;                         // of the last step
   std::vector<std::int32_t> turns, got;  // of the last step: who was in it, who got an id
   std::vector<std::int32_t> stuck;       // who ended because it was
   std::int64_t rows = 0;                 // of the last step
@@ -89,7 +97,8 @@ class Play {
     return sequence;
   }
 
-  void take(ScheduledSequence& sequence) {
+  /// Who has all it wants with the id that is on its way is removed before it is there.
+  void expect_ids(ScheduledSequence& sequence) {
     std::vector<ScheduledSequence*> children;
     for (std::int64_t n = 0; n < sequence.forks; ++n) {
       ScheduledSequence& child = make(wanted_[sequence.id]);
@@ -99,7 +108,7 @@ class Play {
     if (!children.empty()) scheduler.fork(sequence, children);
     children.push_back(&sequence);
     for (ScheduledSequence* each : children) {
-      each->token_ids.push_back(static_cast<std::int32_t>(100000 * (each->id + 1) + outputs_[each->id]));
+      each->token_ids.push_back(kUnknownToken);
       got.push_back(each->id);
       if (++outputs_[each->id] == wanted_[each->id]) scheduler.remove(*each);
     }
@@ -122,6 +131,99 @@ std::unique_ptr<KvManager> sharing(std::int64_t blocks, std::int64_t host_blocks
 }
 
 using Ids = std::vector<std::int32_t>;
+
+// Preparing
+
+/// Two schedulers that see the same requests come, end and go. One of them prepares its passes.
+class Twins {
+ public:
+  Twins(const std::function<std::unique_ptr<KvManager>()>& manager, const SchedulerSettings& settings)
+      : plays{Play(manager(), settings), Play(manager(), settings)} {
+    plays[1].prepares = true;
+  }
+
+  /// Random arrivals, and ends that nobody saw coming; then a pass.
+  void step(std::mt19937& random) {
+    const auto below = [&](std::int64_t end) { return static_cast<std::int64_t>(random()) % end; };
+    for (std::int64_t arrivals = below(4) == 0 ? below(3) : 0; arrivals > 0; --arrivals) {
+      const std::int64_t prompt = 1 + below(14), outputs = 1 + below(9);
+      const std::int64_t shared = below(2) * 8, forks = can_fork() ? below(8) / 6 : 0;
+      for (Play& play : plays) play.add(prompt, outputs, shared, forks);
+    }
+    const auto& got = plays[0].got;
+    if (!got.empty() && below(6) == 0) {
+      const std::int32_t gone = got[static_cast<std::size_t>(below(std::ssize(got)))];
+      for (Play& play : plays) play.scheduler.remove(play.sequence(gone));
+    }
+    prepared += plays[1].scheduler.prepared() ? 1 : 0;
+    const bool worked = plays[0].step();
+    EXPECT_EQ(plays[1].step(), worked);
+    if (worked) expect_same();
+  }
+
+  Play plays[2];
+  std::int64_t prepared = 0;
+
+ private:
+  bool can_fork() const { return plays[0].manager->can_fork(); }
+  void expect_same() const {
+    const PassPlan &plain = plays[0].plan, &prepared = plays[1].plan;
+    ASSERT_EQ(prepared.sequences, plain.sequences);
+    ASSERT_EQ(prepared.token_ids, plain.token_ids);
+    ASSERT_EQ(prepared.positions, plain.positions);
+    ASSERT_EQ(prepared.slots, plain.slots);
+    ASSERT_EQ(prepared.block_table, plain.block_table);
+    ASSERT_EQ(prepared.swaps_in.size(), plain.swaps_in.size());
+    ASSERT_EQ(prepared.swaps_out.size(), plain.swaps_out.size());
+    ASSERT_EQ(prepared.copies.size(), plain.copies.size());
+    ASSERT_EQ(plays[0].stuck, plays[1].stuck);
+  }
+};
+
+TEST(Scheduler, PlansTheSamePassesWhetherTheyArePreparedOrNot) {
+  const std::function<std::unique_ptr<KvManager>()> managers[] = {
+      [] { return flat(3, 20); }, [] { return paged(11); }, [] { return sharing(11, 6); }};
+  for (const auto& manager : managers) {
+    std::mt19937 random(7);
+    Twins twins(manager, {.max_batch_tokens = 9, .max_sequences = 5});
+    for (int step = 0; step < 3000 && !testing::Test::HasFatalFailure(); ++step) {
+      SCOPED_TRACE(step);
+      twins.step(random);
+    }
+    const Scheduler& prepares = twins.plays[1].scheduler;
+    EXPECT_GT(twins.prepared, 500);
+    EXPECT_EQ(prepares.preemptions(), twins.plays[0].scheduler.preemptions());
+  }
+}
+
+TEST(Scheduler, PreparesAPassWithOneWhoTakesThePlaceOfAnotherThatEnds) {
+  Play play(paged(4), {.max_batch_tokens = 8, .max_sequences = 4});
+  play.prepares = true;
+  play.add(7, 2);
+  play.add(9, 3);
+  play.add(4, 1);
+  while (!play.ended(0)) ASSERT_TRUE(play.step());
+  EXPECT_TRUE(play.scheduler.prepared());
+  EXPECT_EQ(play.scheduler.waiting().size(), 1U) << "the second is admitted, the third has no rows left";
+  play.scheduler.remove(play.sequence(1));
+  EXPECT_FALSE(play.scheduler.prepared());
+  EXPECT_EQ(play.manager->blocks().in_use, 0);
+  EXPECT_EQ(play.scheduler.waiting().front()->id, 2);
+  play.step();
+  EXPECT_EQ(play.turns, Ids{2});
+}
+
+TEST(Scheduler, TakesAPreparedPassBackForOneWhoCanJoinIt) {
+  Play play(paged(20), {.max_batch_tokens = 8, .max_sequences = 4});
+  play.prepares = true;
+  play.add(3, 9);
+  play.step();
+  EXPECT_TRUE(play.scheduler.prepared());
+  play.add(3, 9);
+  EXPECT_FALSE(play.scheduler.prepared());
+  play.step();
+  EXPECT_EQ(play.turns, (Ids{0, 1}));
+}
 
 // Coming and going
 
@@ -418,6 +520,64 @@ TEST(Scheduler, MovesWhatIsPreemptedToTheHostTierAndBack) {
   CountersReport none;
   recomputed(0, none);
   EXPECT_EQ(none.swaps_out, 0);
+}
+
+/// A pool with sequences that are preempted again and again. Whoever comes back must be planned from the
+/// first token on that neither the pool nor the host tier holds.
+class ComingBack {
+ public:
+  ComingBack(std::int64_t blocks, std::int64_t host_blocks)
+      : play_(sharing(blocks, host_blocks), {.max_batch_tokens = 10, .max_sequences = 5}),
+        manager_(dynamic_cast<const PrefixCachingManager&>(*play_.manager)),
+        tier_holds_all_(host_blocks > 100) {}
+
+  void run() {
+    for (int n = 0; n < 12; ++n) play_.add(1 + n * 7 % 15, 3 + n * 11 % 19);
+    do {
+      found_.clear();
+      for (const ScheduledSequence* waiting : play_.scheduler.waiting()) look_for(*waiting);
+      for (const ScheduledSequence* running : play_.scheduler.running())
+        stored_[running->id] = running->stored;
+    } while (play_.step() && (check(), true));
+  }
+
+  std::int64_t returns = 0;  // of sequences that had been preempted
+
+ private:
+  void look_for(const ScheduledSequence& sequence) {
+    found_[sequence.id] = manager_.peek(sequence.token_ids);
+    if (tier_holds_all_) {
+      EXPECT_GE(found_[sequence.id], stored_[sequence.id] / kBlockSize * kBlockSize);
+    }
+  }
+  void check() {
+    for (std::size_t n = 0; n < play_.plan.sequences.size(); ++n) {
+      const auto found = found_.find(play_.plan.sequences[n]);
+      if (found == found_.end()) continue;
+      const auto first_row = static_cast<std::size_t>(play_.plan.row_begin[n]);
+      EXPECT_EQ(play_.plan.positions[first_row], found->second);
+      returns += play_.sequence(found->first).preemptions > 0 ? 1 : 0;
+    }
+  }
+
+  Play play_;
+  const PrefixCachingManager& manager_;
+  bool tier_holds_all_;
+  std::map<std::int32_t, std::int64_t> found_;   // tokens, of those that wait
+  std::map<std::int32_t, std::int64_t> stored_;  // tokens, of those that ran last
+};
+
+TEST(Scheduler, ComputesNothingAgainThatThePoolOrTheHostTierHolds) {
+  for (const std::int64_t host_blocks : {0, 3, 200}) {
+    std::int64_t returns = 0;
+    for (std::int64_t blocks = 9; blocks < 18; ++blocks) {
+      SCOPED_TRACE(testing::Message() << blocks << " blocks, " << host_blocks << " in the host tier");
+      ComingBack round(blocks, host_blocks);
+      round.run();
+      returns += round.returns;
+    }
+    EXPECT_GT(returns, 30);
+  }
 }
 
 // SW9: for one that cannot be admitted nothing is moved.

@@ -49,6 +49,66 @@ inline std::string name_of(Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+/// Does what a manager does, and holds it to its promises after every call. Between `plan` and what follows
+/// it, it must be left alone.
+template <typename Manager>
+class CheckedManager final : public KvManager {
+ public:
+  explicit CheckedManager(std::unique_ptr<Manager> manager) : manager_(std::move(manager)) {}
+
+  std::optional<PassPlan> plan(std::span<const Work> work) override {
+    expect_no_plan();
+    std::optional<PassPlan> plan = manager_->plan(work);
+    planned_ = plan.has_value();
+    if (!plan) check();
+    return plan;
+  }
+  void commit(const PassPlan& plan) override {
+    manager_->commit(plan);
+    planned_ = false;
+    check();
+  }
+  void abort(const PassPlan& plan) override {
+    manager_->abort(plan);
+    planned_ = false;
+    check();
+  }
+  void free(std::int32_t sequence) override {
+    expect_no_plan();
+    manager_->free(sequence);
+    check();
+  }
+  void fork(std::int32_t parent, std::int32_t child) override {
+    expect_no_plan();
+    manager_->fork(parent, child);
+    check();
+  }
+  void pin(std::int32_t sequence) override {
+    expect_no_plan();
+    manager_->pin(sequence);
+    check();
+  }
+  bool can_fork() const override { return manager_->can_fork(); }
+  std::int64_t capacity() const override { return manager_->capacity(); }
+  KvMemoryReport memory() const override { return manager_->memory(); }
+  std::vector<std::int32_t> block_table(std::int32_t sequence) const override {
+    return manager_->block_table(sequence);
+  }
+  std::int64_t cached_tokens(std::int32_t sequence) const override {
+    return manager_->cached_tokens(sequence);
+  }
+  BlocksReport blocks() const override { return manager_->blocks(); }
+  CountersReport counters() const override { return manager_->counters(); }
+  CacheState state() const override { return manager_->state(); }
+
+ private:
+  void expect_no_plan() const { EXPECT_FALSE(planned_) << "a plan is neither committed nor aborted"; }
+  void check() const { ASSERT_NO_THROW(manager_->check_invariants()); }
+
+  std::unique_ptr<Manager> manager_;
+  bool planned_ = false;
+};
+
 /// A step's memory of `blocks` blocks of `block_size` tokens; flat: reservations of 16 blocks' tokens.
 struct ServingCache {
   ServingCache(Kind kind, std::int64_t blocks, std::int64_t block_size, const ModelConfig& config,
@@ -76,13 +136,11 @@ struct ServingCache {
 
   std::unique_ptr<KvManager> manager;
   std::unique_ptr<KvStore> store;
-  std::function<void()> check_invariants;
 
  private:
   template <typename Manager>
   void keep(std::unique_ptr<Manager> made) {
-    check_invariants = [own = made.get()] { own->check_invariants(); };
-    manager = std::move(made);
+    manager = std::make_unique<CheckedManager<Manager>>(std::move(made));
   }
 };
 
@@ -117,7 +175,6 @@ class ServingPlay {
   }
 
   void check() const {
-    ASSERT_NO_THROW(cache.check_invariants());
     ASSERT_NO_THROW(engine.scheduler().check_invariants());
     const BlocksReport blocks = cache.manager->blocks();
     ASSERT_EQ(blocks.free + blocks.cached + blocks.in_use, blocks.total);

@@ -32,7 +32,8 @@ class KvManager {
   /// are wanted.
   /// @return nothing if it does not fit now; then nothing has changed.
   virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
-  /// The pass has run: lengths advance.
+  /// The pass has been given to the device: lengths advance. An id that was not known when the pass was
+  /// planned, the last of a sequence, is in `plan` now.
   virtual void commit(const PassPlan& plan) = 0;
   /// The pass will not run: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;

@@ -132,6 +132,7 @@ std::int32_t Engine::fresh_sequence() {
 
 bool Engine::run_pass() {
   const Clock::time_point begin = Clock::now();
+  const bool prepared = scheduler_.prepared();
   NextPass pass = scheduler_.next();
   for (; pass.stuck != nullptr; pass = scheduler_.next()) end_stuck(static_cast<Sample&>(*pass.stuck));
   if (pass.turns.empty()) return false;
@@ -140,6 +141,7 @@ bool Engine::run_pass() {
   model_.forward(pass.plan, store_);  // on a GPU it runs while the host goes on here
   scheduler_.commit(pass);
   ++totals_.passes;
+  totals_.prepared_passes += prepared ? 1 : 0;
   totals_.computed_tokens += pass.plan.tokens();
   note_admitted(pass, begin);
   takers_.clear();
@@ -147,6 +149,7 @@ bool Engine::run_pass() {
   for (const NextPass::Turn& turn : pass.turns) {
     if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
   }
+  scheduler_.prepare();
   const std::vector<std::int32_t> ids = model_.pick(picks_);  // waits for the pass
   const Clock::time_point computed = Clock::now();
   for (std::size_t n = 0; n < takers_.size(); ++n) take_token(*takers_[n], ids[n]);
@@ -190,13 +193,21 @@ void Engine::want_tokens(Sample& sample, std::int64_t row) {
     scheduler_.fork(sample, children);
   }
   for (Sample* taker : samples) {
-    if (taker->generation.asked.max_tokens == 0) {
-      end(*taker, "length");
-    } else {
-      takers_.push_back(taker);
-      picks_.push_back({row, &taker->sampler});
-    }
+    taker->generation.asked.max_tokens == 0 ? end(*taker, "length") : expect_token(*taker, row);
   }
+}
+
+/// A token of `sample` is on its way. If the sample ends with it whatever it is, its memory goes back now:
+/// nothing that is planned from here on runs before this pass is done.
+void Engine::expect_token(Sample& sample, std::int64_t row) {
+  takers_.push_back(&sample);
+  picks_.push_back({row, &sample.sampler});
+  sample.token_ids.push_back(kUnknownToken);
+  const GenerationRequest& asked = sample.generation.asked;
+  const bool is_last = !finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
+                                      asked.max_tokens, /*ignore_eos=*/true)
+                            .empty();
+  if (is_last) scheduler_.remove(sample);
 }
 
 void Engine::take_token(Sample& sample, std::int32_t id) {
@@ -206,7 +217,7 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
     generation.began = Clock::now();
     generation.summary.prefill_ms = ms_between(*generation.admitted, *generation.began);
   }
-  sample.token_ids.push_back(id);
+  sample.token_ids.back() = id;
   ++generation.summary.generated_tokens;
   ++totals_.generated_tokens;
   GenerationEvent event{.sample = sample.number, .id = id};

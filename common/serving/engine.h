@@ -5,9 +5,10 @@
 /// thread; engine_thread.h is the door for others.
 ///
 /// On a GPU `forward` only queues a pass. While it runs, the host advances the bookkeeping (lengths, hashes
-/// of full blocks), forks samples and prepares the draws; it waits once, for the chosen ids. The next plan
-/// cannot be made before that: it depends on who has ended, and where blocks are shared, on the ids
-/// themselves.
+/// of full blocks), forks samples, takes back the memory of those that end with this pass by their length,
+/// and plans the next pass: slots, block tables, who is admitted. It waits once, for the chosen ids. They
+/// are put into the plan, which is then run; unless somebody ended by what was chosen, came or went: then a
+/// new plan is made.
 #pragma once
 
 #include <chrono>
@@ -70,10 +71,11 @@ using GenerationId = std::uint64_t;
 struct EngineTotals {
   std::int64_t requests = 0;  ///< ended
   std::int64_t passes = 0;
+  std::int64_t prepared_passes = 0;   ///< of them, planned while the one before was being computed
   std::int64_t computed_tokens = 0;   ///< rows of all passes
   std::int64_t generated_tokens = 0;  ///< told to clients
   double model_ms = 0;                ///< from the start of passes until their ids were there
-  double host_ms = 0;  ///< between passes: planning, telling; a GPU has nothing to do meanwhile
+  double host_ms = 0;  ///< between passes: planning anew, telling; a GPU has nothing to do meanwhile
 };
 
 class Engine {
@@ -142,6 +144,7 @@ class Engine {
   void note_admitted(const NextPass& pass, Clock::time_point now);
   void end_stuck(Sample& sample);
   void want_tokens(Sample& sample, std::int64_t row);
+  void expect_token(Sample& sample, std::int64_t row);
   void take_token(Sample& sample, std::int32_t id);
   void end(Sample& sample, const std::string& reason, GenerationEvent event = {});
   std::int32_t fresh_sequence();

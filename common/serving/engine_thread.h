@@ -18,7 +18,8 @@
 
 namespace kvcache {
 
-/// What an engine looks like between two passes.
+/// What an engine looks like between two passes. The next one may be planned already: blocks that it needs
+/// are then in use, and who is admitted by it runs, with no token stored.
 struct EngineStatus {
   /// A sequence that holds memory.
   struct Running {

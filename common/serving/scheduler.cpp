@@ -6,6 +6,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <unordered_set>
+#include <utility>
 
 #include "common/error.h"
 #include "fmt/format.h"
@@ -41,18 +42,16 @@ Scheduler::Scheduler(KvManager& manager, const SchedulerSettings& settings)
 }
 
 NextPass Scheduler::next() {
+  if (prepared_) return take_prepared();
   NextPass pass;
   if ((pass.stuck = outgrown()) != nullptr) return pass;
   if (settings_.prefill_alone && admit_alone(pass)) return pass;
-  if (settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty()) {
+  if (preemption_is_forced()) {
     preempt_youngest();
     if (running_.empty() && admit_alone(pass)) return pass;
   }
 
-  std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
-  if (!settings_.prefill_alone) {
-    while (const std::int64_t taken = admit(pass, rows)) rows -= taken;
-  }
+  choose_turns(pass);
   while (!running_.empty()) {
     if (std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns))) {
       pass.plan = *std::move(plan);
@@ -71,10 +70,47 @@ NextPass Scheduler::next() {
   return pass;
 }
 
+void Scheduler::prepare() {
+  if (settings_.prefill_alone || preemption_is_forced() || outgrown() != nullptr) return;
+  NextPass pass;
+  choose_turns(pass);
+  if (running_.empty()) return;
+  std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
+  if (!plan) return;  // who is preempted is decided when it is known who ends
+  pass.plan = *std::move(plan);
+  prepared_ = std::move(pass);
+}
+
+/// The tokens that were unknown are known now.
+NextPass Scheduler::take_prepared() {
+  NextPass pass = *std::exchange(prepared_, std::nullopt);
+  for (std::size_t n = 0; n < pass.turns.size(); ++n) {
+    const NextPass::Turn& turn = pass.turns[n];
+    const auto row = static_cast<std::size_t>(pass.plan.logits_rows[n]);
+    pass.plan.token_ids[row] = turn.sequence->token_ids[static_cast<std::size_t>(turn.end - 1)];
+  }
+  return pass;
+}
+
+/// Undoes `prepare`: who was admitted waits again.
+void Scheduler::drop_prepared() {
+  if (!prepared_) return;
+  manager_.abort(prepared_->plan);
+  prepared_.reset();
+  while (!running_.empty() && running_.back()->stored == 0) {
+    waiting_.push_front(running_.back());
+    running_.pop_back();
+  }
+}
+
 void Scheduler::commit(const NextPass& pass) {
   manager_.commit(pass.plan);
   for (const NextPass::Turn& turn : pass.turns) turn.sequence->stored = turn.end;
   ++passes_;
+}
+
+bool Scheduler::preemption_is_forced() const {
+  return settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty();
 }
 
 /// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
@@ -83,6 +119,13 @@ ScheduledSequence* Scheduler::outgrown() const {
     return length(*sequence) > manager_.capacity();
   });
   return found == running_.end() ? nullptr : *found;
+}
+
+/// Those that run, and those that can be admitted beside them.
+void Scheduler::choose_turns(NextPass& pass) {
+  std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
+  if (settings_.prefill_alone) return;
+  while (const std::int64_t taken = admit(pass, rows)) rows -= taken;
 }
 
 /// A turn for each of those that run, the oldest first: one row if it decodes, else what is left of its
@@ -159,7 +202,13 @@ void Scheduler::preempt_youngest() {
   ++preemptions_;
 }
 
+void Scheduler::add(ScheduledSequence& sequence) {
+  if (waiting_.empty()) drop_prepared();  // it may be admitted with the next pass
+  waiting_.push_back(&sequence);
+}
+
 void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children) {
+  drop_prepared();
   for (ScheduledSequence* child : children) {
     manager_.fork(parent.id, child->id);
     child->stored = parent.stored;
@@ -169,6 +218,9 @@ void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* con
 }
 
 void Scheduler::remove(ScheduledSequence& sequence) {
+  const auto has = [&sequence](const auto& list) { return std::ranges::find(list, &sequence) != list.end(); };
+  if (!has(running_) && !has(waiting_)) return;
+  drop_prepared();
   manager_.free(sequence.id);
   std::erase(running_, &sequence);
   std::erase(waiting_, &sequence);
@@ -180,11 +232,17 @@ void Scheduler::check_invariants() const {
   };
   std::unordered_set<const ScheduledSequence*> seen;
   std::int64_t seats = 0;
-  for (const ScheduledSequence* sequence : running_) {
+  expect(!prepared_ || prepared_->turns.size() == running_.size(),
+         "a prepared pass is not of those that run");
+  for (std::size_t n = 0; n < running_.size(); ++n) {
+    const ScheduledSequence* sequence = running_[n];
+    const std::int64_t stored = prepared_ ? prepared_->turns[n].end : sequence->stored;
+    expect(!prepared_ || prepared_->turns[n].sequence == sequence, "a prepared pass has others than run");
     expect(seen.insert(sequence).second, "a sequence runs twice");
-    expect(sequence->stored > 0, "a sequence runs and has nothing stored");
-    expect(sequence->stored + 1 >= length(*sequence) || sequence == running_.back(),
+    expect(stored > 0, "a sequence runs and has nothing stored");
+    expect(stored + 1 >= length(*sequence) || n + 1 == running_.size(),
            "one that is not the youngest is still in its prompt");
+    expect(sequence->token_ids.back() != kUnknownToken, "a token has stayed unknown");
     seats += 1 + sequence->forks;
   }
   expect(seats <= settings_.max_sequences, "more sequences run than may");

@@ -11,13 +11,18 @@
 /// 2. A sequence is admitted when the whole of it fits beside all that run, with the manager's watermark. So
 ///    at most one of those that run, the youngest, is still in its prompt.
 /// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits, the
-///    next to be admitted, with all its ids. What it had computed stays findable where the manager shares
-///    blocks, first in the pool and then, where there is room, in the host tier: a block is swapped out when
-///    another sequence needs its memory, not before, and only what was lost is computed again.
+///    next to be admitted, with all its ids. Where the manager shares blocks, what it had computed stays
+///    findable. Its full blocks lie in the pool until others need the memory; then they are swapped out to
+///    the host tier, as far as there is room, and swapped in when it comes back. So a block moves only if it
+///    must, and computed again is only what was lost: the block that is not full, and what the tier had no
+///    room for. Without a tier, or with blocks that cannot be found (steps 2 and 3, --prefix-cache off), all
+///    of it is computed again.
 /// 4. The oldest is never preempted, so every pass brings it on, and everything ends.
 /// 5. Who was preempted kMaxPreemptions times is admitted again only as the oldest, and so never preempted
 ///    more often.
 /// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
+/// 7. The next pass can be planned while a device computes the one before it (`prepare`). It is planned as if
+///    everyone went on; who ends, comes or goes instead has the plan taken back, and a new one is made.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +36,15 @@
 
 namespace kvcache {
 
+/// Stands for a token that is being computed.
+inline constexpr std::int32_t kUnknownToken = -1;
+
 /// A sequence on its way. Its owner makes it, adds the ids that are chosen to it, and keeps it where it is
 /// until it is removed.
 struct ScheduledSequence {
-  std::int32_t id = 0;                  ///< that the manager knows it by
-  std::vector<std::int32_t> token_ids;  ///< prompt, then output; not empty
+  std::int32_t id = 0;  ///< that the manager knows it by
+  /// Prompt, then output; not empty. The last may be kUnknownToken until `next`.
+  std::vector<std::int32_t> token_ids;
   std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
 
   // The scheduler's:
@@ -79,7 +88,7 @@ class Scheduler {
   Scheduler(KvManager& manager, const SchedulerSettings& settings);
 
   /// The sequence waits, behind all others. With its forks it must be no more than `max_sequences`.
-  void add(ScheduledSequence& sequence) { waiting_.push_back(&sequence); }
+  void add(ScheduledSequence& sequence);
   /// The sequences that fork from `parent`, which runs, run with all that it has stored; they are the next
   /// younger ones, in this order.
   void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
@@ -88,7 +97,13 @@ class Scheduler {
 
   /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
   NextPass next();
+  /// To be called when a device has been given the pass.
   void commit(const NextPass& pass);
+  /// Plans the pass after the one that is being computed, if nobody has to be preempted for it. For this all
+  /// that get a token from the pass have kUnknownToken as their last, and those that end with it, whatever it
+  /// is, are removed. Changes nothing that `next` would do, but for the time it takes.
+  void prepare();
+  bool prepared() const { return prepared_.has_value(); }
 
   const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
   const std::deque<ScheduledSequence*>& waiting() const {
@@ -100,11 +115,15 @@ class Scheduler {
   void check_invariants() const;
 
  private:
+  NextPass take_prepared();
+  void drop_prepared();
+  bool preemption_is_forced() const;
   ScheduledSequence* outgrown() const;
   bool may_admit() const;
   void admit_front();
   bool admit_alone(NextPass& pass);
   std::int64_t admit(NextPass& pass, std::int64_t rows);
+  void choose_turns(NextPass& pass);
   std::int64_t give_turns(NextPass& pass) const;
   void preempt_youngest();
 
@@ -112,6 +131,7 @@ class Scheduler {
   SchedulerSettings settings_;
   std::deque<ScheduledSequence*> waiting_;
   std::vector<ScheduledSequence*> running_;
+  std::optional<NextPass> prepared_;  // its turns are those of running_
   std::int64_t preemptions_ = 0;
   std::int64_t passes_ = 0;
 };
