@@ -284,17 +284,19 @@ TEST_P(ServingEngine, PlansTheNextPassWhileOneIsComputed) {
   load({ids[3]});
   ServingPlay play = this->play(64);
   std::vector<bool> prepared;  // at each id of the first
-  GenerationRequest first = request(6, 9), second = request(6, 8);
-  first.ignore_eos = true;
+  GenerationRequest first = request(6, 9), second = request(6, 8), third = request(6, 6);
+  first.ignore_eos = third.ignore_eos = true;
   play.engine.add(100, first,
                   [&](const GenerationEvent&) { prepared.push_back(play.engine.scheduler().prepared()); });
   play.submit(second);
+  play.submit(third);
   play.run();
   EXPECT_EQ(prepared, std::vector<bool>({true, true, true, true, true, true, true, true, false}))
       << "with the last id there is nothing more to plan";
   EXPECT_EQ(play.answers.at(1).reason(), "stop");
   EXPECT_EQ(play.engine.totals().passes, 9);
-  EXPECT_EQ(play.engine.totals().prepared_passes, 9 - 1 - 1) << "the first, and the one after the stop";
+  EXPECT_EQ(play.engine.totals().prepared_passes, 9 - 1 - 1)
+      << "all but the first, and the one after the stop; that the third has enough was known before";
 }
 
 // Texts
