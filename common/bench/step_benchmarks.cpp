@@ -162,7 +162,8 @@ bool is_google_benchmarks(std::string_view word) {
   return word.starts_with("--benchmark_");
 }
 
-/// The words that are not Google Benchmark's, as the step's own options.
+}  // namespace
+
 std::optional<Options> own_options(Step step, std::span<char* const> line) {
   std::vector<const char*> words;
   std::ranges::remove_copy_if(line, std::back_inserter(words), is_google_benchmarks);
@@ -175,6 +176,8 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   if (options) refuse_unused(std::span(words).subspan(1, given - 1));
   return options;
 }
+
+namespace {
 
 /// What Google Benchmark writes beside the numbers.
 void describe(const Program& program) {
