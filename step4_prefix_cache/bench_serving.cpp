@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/bench/statistics.h"
 #include "common/bench/step_benchmarks.h"
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
@@ -25,6 +26,7 @@ constexpr std::int64_t kMostPrompt = 64, kMostOutputs = 128;  // tokens of a req
 constexpr std::int64_t kSharedTokens = 256;                   // in front of all prompts, if they share any
 constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
 constexpr std::int64_t kMemory = 8;     // sequences of that length
+constexpr int kRounds = 3;              // one at a time, then many at once
 constexpr int kPairs = 15;              // of runs with and without the prefix cache
 
 /// Requests of random lengths, the same every time.
@@ -98,20 +100,25 @@ void compare_batching(Program& program, std::int64_t shared) {
   const std::vector<GenerationRequest> requests = requests_of(shared, program.model->config());
   fmt::print(
       "\n{} requests of 1 to {} prompt tokens, {} that all have in common before them, and 1 to {} new "
-      "ones\n",
-      kRequests, kMostPrompt, shared, kMostOutputs);
+      "ones; medians of {} rounds\n",
+      kRequests, kMostPrompt, shared, kMostOutputs, kRounds);
   fmt::print("{:20} {:>14} {:>14} {:>6} {:>16} {:>12} {:>16} {:>14}\n", "", "one at a time", "many at once",
              "ratio", "running at most", "preemptions", "prepared passes", "host between");
   const std::pair<Step, MakeCache> steps[] = {{Step::flat_cache, make_flat_cache},
                                               {Step::paged, make_paged_cache},
                                               {Step::prefix_cache, make_prefix_cache}};
   for (const auto& [step, make_cache] : steps) {
-    const Outcome one = serve(program, make_cache, requests, 1);
-    const Outcome many = serve(program, make_cache, requests, kRequests);
+    std::vector<double> alone, together, ratios;  // tokens per second
+    Outcome many;
+    for (int round = 0; round < kRounds; ++round) {
+      alone.push_back(serve(program, make_cache, requests, 1).tokens_per_s());
+      many = serve(program, make_cache, requests, kRequests);
+      together.push_back(many.tokens_per_s());
+      ratios.push_back(together.back() / alone.back());
+    }
     fmt::print("{:20} {:>10.0f} t/s {:>10.0f} t/s {:>6.2f} {:>16} {:>12} {:>15.0f}% {:>11.0f} us\n",
-               name_of(step), one.tokens_per_s(), many.tokens_per_s(),
-               many.tokens_per_s() / one.tokens_per_s(), many.running_at_most, many.preemptions,
-               100 * many.prepared, many.host_us);
+               name_of(step), median(alone), median(together), median(ratios), many.running_at_most,
+               many.preemptions, 100 * many.prepared, many.host_us);
   }
 }
 
@@ -131,11 +138,11 @@ void measure_prefix_cache(Program& program) {
     }
     ratios.push_back(rates[1] / rates[0]);
   }
-  std::ranges::sort(ratios);
+  const auto [least, most] = std::ranges::minmax(ratios);
   fmt::print(
       "\nprefix cache on against off, nothing in common: {:.3f} of the speed, the median of {} pairs of runs "
       "({:.3f} to {:.3f})\nof the time no pass was being computed: {:.2f}% on, {:.2f}% off\n",
-      ratios[kPairs / 2], kPairs, ratios.front(), ratios.back(), 100 * host_share[1], 100 * host_share[0]);
+      median(ratios), kPairs, least, most, 100 * host_share[1], 100 * host_share[0]);
 }
 
 /// @throws InputError for an option whose value this benchmark sets.
