@@ -322,6 +322,18 @@ draw.main(sys.argv[2:])
   EXPECT_EQ(files_in_folder(), 2);
 }
 
+TEST_F(Pictures, NumbersAreRoundedAsAReaderOfTheRecordWouldDoIt) {
+  const ProgramResult result = run_program(python_, {"-B", "-c", R"(import sys
+sys.path.insert(0, sys.argv[1])
+import draw
+for number, shown in {13.45: "13.5", 1.255: "1.26", 402.5: "403", 99.96: "100", 12345: "12,345", 0.17: "0.17", 0: "0"}.items():
+    assert draw.short(number) == shown, (number, draw.short(number))
+assert draw.ms(1235) == "1.24 s" and draw.ms(13.45) == "13.5 ms"
+)",
+                                                     kPlots});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 /// Contrast as WCAG 2 defines it; for lines and areas it asks for 3 to 1.
 TEST_F(Pictures, LinesAreSeenOnLightAndOnDarkPaper) {
   const ProgramResult result = run_program(python_, {"-B", "-c", R"(import sys

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -185,9 +186,16 @@ def style_sheet() -> str:
     return f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style>'
 
 
+# A 5 is rounded up, as a reader does who has only the record: 13.45 is 13.5, although the binary number is a little less.
+THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
+
+
 def short(number: float) -> str:
-    """Three significant digits, thousands set apart."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    """Three significant digits, or all those before the point, with thousands set apart."""
+    exact = Decimal(repr(float(number)))
+    if number >= 100:
+        return f"{exact.quantize(Decimal(1), rounding=ROUND_HALF_UP):,}"
+    return f"{float(THREE_DIGITS.create_decimal(exact)):.3g}"
 
 
 def ms(number: float) -> str:
