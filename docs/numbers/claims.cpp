@@ -190,7 +190,7 @@ std::vector<Claim> article_002(const Measurements& measured) {
                                 shareable_blocks(500, kBlockSize)),
                     fmt::format("step 4: {} hits in 99 requests, {} each", grouped(shared.prefix_hits),
                                 shared.prefix_hits / 99),
-                    "**wrong**: 1 to 2 only with blocks of 250 to 500 tokens"});
+                    "**wrong**: 1 to 2 only with blocks of 250 tokens or more"});
   claims.push_back({"savings scale linearly with requests", "(requests - 1) x 31 blocks",
                     fmt::format("{} slots", grouped(99 * 31 * kBlockSize)),
                     fmt::format("step 3 reserves {} slots, step 4 {}: {} fewer",
