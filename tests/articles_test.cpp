@@ -99,6 +99,7 @@ TEST(Articles, ThePageIsWhatTheFormulasAndProgramsSay) {
 
 TEST(NumbersProgram, RefusesWhatItDoesNotKnowInOneLine) {
   expect_refusal("numbers", {"--device", "abacus"}, 2, {"abacus", "cuda"});
+  expect_refusal("numbers", {"--device", "cuda"}, 2, {"--device", "--only-times"});  // not ignored
   expect_refusal("numbers", {"--gpu-record", "/no/such/record.md"}, 2, {"/no/such/record.md"});
 }
 

@@ -23,9 +23,11 @@ bool parse(int argc, char** argv, NumbersOptions& options) {
   CLI::App app(
       "Every figure of the five articles beside the arithmetic and what the programs report, as Markdown");
   app.add_flag("--no-times", options.no_times, "leave out what depends on the machine");
-  app.add_flag("--only-times", options.only_times, "the decode times alone, to be kept as a record");
+  CLI::Option* only_times =
+      app.add_flag("--only-times", options.only_times, "the decode times alone, to be kept as a record");
   app.add_option("--device", options.device, "with --only-times: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->needs(only_times);
   app.add_option("--gpu-record", options.gpu_record,
                  "a file that --only-times --device cuda has written, to include");
   try {
