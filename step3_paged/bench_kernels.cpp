@@ -14,6 +14,12 @@
 
 namespace {
 
+constexpr const char* kWhat =
+    "Usage: bench_kernels [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times the kernels that write, collect and read K and V, and the matrix product: cpu/... and, with a "
+    "GPU,\n"
+    "cuda/..., beside what the device does at best.\n";
+
 constexpr const char* kNote =
     "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what "
     "the device does at best, measured in this process: reading, copying, multiply-adds in registers. "
@@ -41,5 +47,5 @@ void add_all() {
 /// Takes Google Benchmark's options. @return 2 for one it does not know, 1 without a GPU or after a failure
 /// there.
 int main(int argc, char** argv) {
-  return kvcache::run_benchmark_program(argc, argv, kNote, add_all);
+  return kvcache::run_benchmark_program(argc, argv, kWhat, kNote, add_all);
 }

@@ -20,6 +20,12 @@
 namespace kvcache {
 namespace {
 
+constexpr const char* kWhat =
+    "Usage: bench_bookkeeping [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times what the managers of steps 3 and 4 do with blocks, in pools of a thousand to a million, and the "
+    "parts\n"
+    "that this is made of.\n";
+
 constexpr const char* kNote =
     "Time: what one operation takes of a core's time, the average over all blocks of a pool. Blocks lie "
     "in random order, so large pools show what missing the caches costs; nothing else grows with the "
@@ -424,5 +430,5 @@ void add_all() {
 
 /// Takes Google Benchmark's options. @return as run_benchmark_program.
 int main(int argc, char** argv) {
-  return kvcache::run_benchmark_program(argc, argv, kvcache::kNote, kvcache::add_all);
+  return kvcache::run_benchmark_program(argc, argv, kvcache::kWhat, kvcache::kNote, kvcache::add_all);
 }

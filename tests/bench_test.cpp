@@ -102,9 +102,18 @@ TEST(BenchKernels, SaysWhyTheGpuIsLeftOut) {
 }
 
 TEST(BenchPrograms, RefuseWhatTheyDoNotKnowInOneLine) {
-  for (const char* program : {"bench_bookkeeping", "bench_kernels"}) {
+  for (const char* program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
     expect_refusal(program, {"--pool=7"}, 2, {"--pool=7"});
     expect_refusal(program, {"--benchmark_min_time=soon"}, 2, {"benchmark_min_time", "soon"});
+  }
+}
+
+TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
+  for (const std::string program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
+    const ProgramResult result = run_step(program, {"--help"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: " + program), HasSubstr("How the numbers are made"),
+                                  HasSubstr("--benchmark_filter")));
   }
 }
 

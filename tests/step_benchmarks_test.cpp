@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "common/bench/processor_name.h"
 #include "common/bench/step_runs.h"
 #include "common/bench/workloads.h"
 #include "tests/report_of.h"
@@ -146,6 +147,28 @@ TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
   for (const char* option : {"--tokens=3", "--ids=1", "--json", "--temperature=1"})
     expect_refusal("bench_step2_flat_cache", {option}, 2, {std::string(option).substr(0, 5), "leave it out"});
   expect_refusal("bench_step2_flat_cache", {"--max-seq-le", "9"}, 2, {"--max-seq-len"});
+}
+
+TEST(StepBenchmarks, SayWhatTheirNumbersAreAndWhereTheyWereMade) {
+  const json context = run_benchmarks("bench_step1_no_cache", "prompt:64/iter")["context"];
+  const auto note = context["note"].get<std::string>();
+  for (const char* part : {"waits for the host", "those of step 1, those that gather", "first two of a run"})
+    EXPECT_NE(note.find(part), std::string::npos) << part;
+  EXPECT_EQ(context["processor"], processor_name());
+}
+
+TEST(StepBenchmarks, HelpIsTheirOwnAndGoogleBenchmarks) {
+  const ProgramResult result = run_step("bench_step3_paged", {"--help"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(result.out.starts_with("Usage: bench_step3_paged ")) << result.out;
+  for (const char* part : {"--random-weights", "--attention", "--benchmark_filter", "Every run starts"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part;
+  EXPECT_EQ(result.out.find("--prompt"), std::string::npos) << "has no use here";
+}
+
+TEST(StepBenchmarks, WhatGoogleBenchmarkDoesNotTakeIsRefusedInOneLine) {
+  expect_refusal("bench_step1_no_cache", {"--benchmark_filer=x"}, 2, {"error: ", "--benchmark_filer=x"});
+  expect_refusal("bench_step1_no_cache", {"--benchmark_repetitions=few"}, 2, {"error: ", "few"});
 }
 
 TEST(StepBenchmarks, ACacheThatIsTooSmallIsAnErrorAndNotANumber) {
