@@ -95,9 +95,8 @@ void copy_a_block_of_all_layers(benchmark::State& state) {
 
 constexpr const char* kWhat =
     "Usage: bench_pool_layout [OPTIONS OF GOOGLE BENCHMARK]\n\n"
-    "Times a layer-major (block_major:0) and a block-major pool: attention of one token over 2,048, and a "
-    "block\n"
-    "that is copied away.\n";
+    "Times a layer-major (block_major:0) and a block-major pool: attention of one token over 2,048, and a\n"
+    "block that is copied away.\n";
 
 constexpr const char* kNote =
     "K and V of Qwen3-0.6B's shape in bf16. decode_attention: all layers, once. copy: K of one block in all "

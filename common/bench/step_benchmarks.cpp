@@ -180,9 +180,9 @@ void refuse_unused(std::span<const char* const> words) {
 std::string usage(Step step) {
   std::string text = fmt::format(
       "Usage: bench_{} [OPTIONS]\n\n"
-      "Times the workloads that all four steps have, under the same names; ./steps bench runs the four "
-      "programs\n"
-      "in turns and compares them. The model is --random-weights fairytale unless another is named.\n\n"
+      "Times the workloads that all four steps have, under the same names; ./steps bench runs the four\n"
+      "programs in turns and compares them. The model is --random-weights fairytale unless another is "
+      "named.\n\n"
       "Options of the steps, which {} --help explains:\n",
       name_of(step), name_of(step));
   for (const auto& [steps, options] : kUsed)
