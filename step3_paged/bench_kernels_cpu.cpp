@@ -35,7 +35,7 @@ constexpr std::int64_t kBlockSize = 16;
 // More than the last-level cache of most processors: when its turn comes again, little of a set is left
 // there.
 constexpr std::int64_t kTurnBytes = std::int64_t{1} << 30;
-constexpr std::int64_t kWrittenBytes = kTurnBytes / 4;
+constexpr std::int64_t kWrittenBytes = kTurnBytes / 2;
 
 /// `bytes` of small positive numbers, whichever of the three types they are read as.
 ReservedMemory small_numbers(std::int64_t bytes) {

@@ -113,9 +113,11 @@ TEST_F(BenchmarkTable, WhatOneStepAloneHasStandsUnderTheTable) {
   const std::string text =
       table({round_of("step1_no_cache", {entry("a:1", 1)}),
              round_of("step2_flat_cache",
-                      {entry("grow/exact/tokens:32", 7, {{"bytes_moved", 56.9e6}}), entry("a:1", 1)})});
+                      {entry("grow/exact/tokens:32", 7, {{"bytes_moved", 56.9e6}, {"page_faults", 3}}),
+                       entry("a:1", 1)})});
   EXPECT_EQ(cells(text, "grow/exact/tokens:32"), (Words{"7.000", "0%"})) << text;
   EXPECT_EQ(cells(text, "  MB moved"), Words{"56.9"});
+  EXPECT_EQ(cells(text, "  page faults"), Words{"3"});
   EXPECT_LT(text.find("a:1"), text.find("grow/")) << text;
 }
 

@@ -107,6 +107,21 @@ TEST(StepBenchmarks, HaveThePromisedCountersAndCountWhatHappened) {
   }
 }
 
+TEST(StepBenchmarks, GrowingMovesWhatIsStoredAndMeetsNoNewPages) {
+  const json written =
+      run_benchmarks("bench_step2_flat_cache", "grow/(exact|doubling|reservation)/tokens:32/");
+  constexpr std::int64_t kBytesOfAToken = 2 * 28 * 8 * 128 * 2;
+  EXPECT_EQ(benchmark(written, "grow/exact/tokens:32")["bytes_moved"], kBytesOfAToken * 31 * 32 / 2);
+  EXPECT_EQ(benchmark(written, "grow/doubling/tokens:32")["bytes_moved"],
+            kBytesOfAToken * (1 + 2 + 4 + 8 + 16));
+  EXPECT_EQ(benchmark(written, "grow/reservation/tokens:32")["bytes_moved"], 0);
+  // 3.6 MB are 896 pages of 4 KiB. What a vector takes beside them is a handful.
+  for (const char* name : {"grow/exact/tokens:32", "grow/doubling/tokens:32", "grow/reservation/tokens:32"})
+    EXPECT_LT(benchmark(written, name)["page_faults"], 20) << name;
+  const json fresh = run_benchmarks("bench_step2_flat_cache", "grow/reservation/fresh_memory");
+  EXPECT_GT(benchmark(fresh, "grow/reservation/fresh_memory/tokens:512")["page_faults"], 20);
+}
+
 TEST(StepBenchmarks, GatherIsAnOptionOfSteps3And4AndItsBytesAreCounted) {
   const json written =
       run_benchmarks("bench_step3_paged", "context:64/iter|prefix:128", {"--attention", "gather"});
