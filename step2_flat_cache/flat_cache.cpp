@@ -60,6 +60,22 @@ KvMemoryReport FlatCacheManager::memory() const {
   return report;
 }
 
+CacheState FlatCacheManager::state() const {
+  CacheState state;
+  state.block_size = shape_.max_seq_len;
+  for (std::size_t n = 0; n < reservations_.size(); ++n) {
+    const auto& [sequence, length] = reservations_[n];
+    const auto id = static_cast<std::int32_t>(n);
+    state.references.push_back(sequence == kNobody ? 0 : 1);
+    if (sequence == kNobody) {
+      state.free.push_back(id);
+    } else {
+      state.sequences[sequence] = {{id}, length};
+    }
+  }
+  return state;
+}
+
 std::int64_t FlatCacheManager::length(std::int32_t sequence) const {
   const Reservation* reservation = find(sequence);
   return reservation == nullptr ? 0 : reservation->length;

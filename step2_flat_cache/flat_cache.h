@@ -34,6 +34,7 @@ class FlatCacheManager final : public KvManager {
   void free(std::int32_t sequence) override;
   std::int64_t capacity() const override { return shape_.max_seq_len; }
   KvMemoryReport memory() const override;
+  CacheState state() const override;
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;

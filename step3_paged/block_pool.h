@@ -43,6 +43,8 @@ class BlockPool {
   std::int64_t in_use_count() const { return total() - free_count(); }
   /// Whether `id`, a block of this pool, is allocated.
   bool in_use(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].in_use; }
+  /// [free_count] the next to be taken first.
+  std::vector<std::int32_t> free_in_order() const { return {free_ids_.rbegin(), free_ids_.rend()}; }
 
   /// @throws std::logic_error if a block is in two places or in none.
   void check_invariants() const;

@@ -83,6 +83,16 @@ BlocksReport KVCacheManager::blocks() const {
   return {shape_.block_size, pool_.total(), pool_.free_count(), /*cached=*/0, pool_.in_use_count()};
 }
 
+CacheState KVCacheManager::state() const {
+  CacheState state;
+  state.block_size = shape_.block_size;
+  for (const auto& [id, table] : tables_) state.sequences[id] = {table.blocks, table.length};
+  for (std::int32_t block = 0; block < pool_.total(); ++block)
+    state.references.push_back(pool_.in_use(block) ? 1 : 0);
+  state.free = pool_.free_in_order();
+  return state;
+}
+
 std::int64_t KVCacheManager::length(std::int32_t sequence) const {
   const auto table = tables_.find(sequence);
   return table == tables_.end() ? 0 : table->second.length;

@@ -38,6 +38,7 @@ class KVCacheManager final : public KvManager {
   KvMemoryReport memory() const override;
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override;
   BlocksReport blocks() const override;
+  CacheState state() const override;
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;

@@ -371,6 +371,22 @@ BlocksReport PrefixCachingManager::blocks() const {
   return report;
 }
 
+CacheState PrefixCachingManager::state() const {
+  const auto as_seen = [](const BlockContent& content) {
+    return CacheState::Content{content.hash, content.identity, content.parent};
+  };
+  CacheState state;
+  state.block_size = shape_.block_size;
+  for (const auto& [id, sequence] : sequences_) state.sequences[id] = {sequence.blocks, sequence.length};
+  state.references = references_;
+  state.free = queue_.in_order();
+  for (std::int32_t block = 0; block < shape_.blocks; ++block)
+    state.contents.push_back(as_seen(index_.content(block)));
+  for (std::int32_t slot = 0; slot < settings_.host_blocks; ++slot)
+    state.host.push_back(as_seen(host_.content(slot)));
+  return state;
+}
+
 void PrefixCachingManager::check_invariants() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);

@@ -49,6 +49,7 @@ class PrefixCachingManager final : public KvManager {
   std::int64_t cached_tokens(std::int32_t sequence) const override;
   BlocksReport blocks() const override;
   CountersReport counters() const override { return counters_; }
+  CacheState state() const override;
 
   /// Tokens that a new sequence of these `token_ids` would not have to compute. Changes nothing, not even the
   /// order of use.

@@ -331,6 +331,7 @@ def check_links(root, page):
         if re.match(r"[a-z][a-z0-9+.-]*:", target, re.IGNORECASE):
             continue  # elsewhere: nothing is fetched
         name, _, anchor = unquote(target).partition("#")
+        name = name.partition("?")[0]  # what a page is asked to show is its own matter
         path = (page.path.parent / name).resolve() if name else page.path.resolve()
         if not path.is_relative_to(root) or not path.exists():
             faults.append(Fault(page.name, line, f"a link to {target}, which does not exist"))

@@ -237,7 +237,8 @@ class Links(CheckBook):
     def test_lead_to_files_and_headings(self):
         self.assert_right("""\
             # The answer: 42!
-            [a](docs/other.md), [b](docs/other.md#what-it-costs-in-bytes), [c](docs/other.md#twice-1), [d](docs), [two
+            [a](docs/other.md), [b](docs/other.md#what-it-costs-in-bytes), [c](docs/other.md#twice-1), [d](docs),
+            [a page that is asked for something](docs/other.md?at=1&b=2), [two
             lines](#the-answer-42), [e](https://example.org/nothing#there), `[no](link)`
 
             ```text
@@ -246,7 +247,7 @@ class Links(CheckBook):
             """)
 
     def test_to_nothing(self):
-        for link in ("[a](docs/no.md)", "![a](no.png)", "[a]\n\n[a]: no.md", '<img src="no.png">',
+        for link in ("[a](docs/no.md)", "[a](docs/no.html?at=1)", "![a](no.png)", "[a]\n\n[a]: no.md", '<img src="no.png">',
                      '[a](no.md "title")'):
             self.assert_fault(f"{link}\n", "a link to ", "which does not exist")
 

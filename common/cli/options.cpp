@@ -141,7 +141,8 @@ constexpr Steps bit_of(Step step) {
 constexpr Steps step_2 = bit_of(Step::flat_cache);
 constexpr Steps step_4 = bit_of(Step::prefix_cache);
 constexpr Steps steps_3_4 = bit_of(Step::paged) | step_4;
-constexpr Steps every_step = bit_of(Step::no_cache) | step_2 | steps_3_4;
+constexpr Steps steps_2_to_4 = step_2 | steps_3_4;
+constexpr Steps every_step = bit_of(Step::no_cache) | steps_2_to_4;
 
 struct OptionSpec {
   std::string_view name;
@@ -242,6 +243,8 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given&) { options.json = true; }},
     {"--logits", "", output, "with --json: the logits after each prompt too", every_step,
      [](Options& options, const Given&) { options.logits = true; }},
+    {"--trace", "FILE", output, "what the cache did, as JSON lines; the file is replaced", steps_2_to_4,
+     [](Options& options, const Given& given) { options.trace = some_text(given); }},
     {"--demo", "", output, "the chapter's walk-through: what the cache does, drawn", every_step,
      [](Options& options, const Given&) { options.demo = true; }},
 };

@@ -44,6 +44,8 @@ struct Options {
   bool json = false;                              ///< the report as one JSON object
   bool logits = false;                            ///< with json: the logits after each prompt
   bool demo = false;                              ///< the walk-through
+  // steps 2 to 4
+  std::string trace;  ///< the file that tells what the cache did; empty: none
   // step 2
   std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4

@@ -4,12 +4,16 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 
 #include "common/cli/device.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
 #include "common/error.h"
+#include "common/kv/tracing_manager.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -103,6 +107,32 @@ std::int64_t memory_for_kv(const Program& program) {
   return memory_left_by_a_pass(*program.model, *program.gpu, longest, std::ssize(program.requests));
 }
 
+/// Runs the program's requests, and writes what the cache does to the file that --trace names.
+/// @throws InputError if the file cannot be opened, RunError if it cannot be written.
+Report run_with_trace(Program& program, const Cache& cache, RunSettings settings) {
+  const std::string& name = program.options.trace;
+  if (name.empty()) return run(*program.model, *cache.manager, *cache.store, program.requests, settings);
+  std::ofstream file(name, std::ios::binary);
+  if (!file)
+    throw InputError(fmt::format("--trace cannot write \"{}\": {}; give a file that can be written", name,
+                                 std::strerror(errno)));
+  TracingManager::TextOfToken text_of_token;
+  if (program.tokenizer) {
+    text_of_token = [&](std::int32_t id) {
+      return program.tokenizer->decode({&id, 1}, /*skip_special=*/false);
+    };
+  }
+  TracingManager manager(*cache.manager, file, name_of(program.step), program.model_name, text_of_token);
+  settings.on_end = [&](std::size_t request, const std::string& reason) {
+    manager.finishing(static_cast<std::int32_t>(request), reason);
+  };
+  Report report = run(*program.model, manager, *cache.store, program.requests, settings);
+  manager.end(report.blocks, report.counters);
+  file.close();
+  if (!file) throw RunError(fmt::format("the trace could not be written to {}: is there room?", name));
+  return report;
+}
+
 }  // namespace
 
 Program load_program(Step step, Options options) {
@@ -194,7 +224,7 @@ Report run_and_print(Program& program, const Cache& cache) {
   };
 
   const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
-  Report report = run(*program.model, *cache.manager, *cache.store, program.requests, settings);
+  Report report = run_with_trace(program, cache, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";

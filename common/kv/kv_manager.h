@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "common/kv/cache_state.h"
 #include "common/kv/pass_plan.h"
 #include "common/kv/report.h"
 
@@ -56,6 +57,8 @@ class KvManager {
   virtual BlocksReport blocks() const { return {}; }
   /// What happened so far, but for preemptions, which the run loop counts.
   virtual CountersReport counters() const { return {}; }
+  /// All of it, for a trace; nothing in step 1. Takes time in proportion to the pool.
+  virtual CacheState state() const { return {}; }
 };
 
 }  // namespace kvcache

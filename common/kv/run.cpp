@@ -206,6 +206,7 @@ class Loop {
   void end(std::size_t index, const char* reason) {
     accounts_.sequence(index).finish_reason = reason;
     accounts_.sequence(index).block_table = manager_.block_table(static_cast<std::int32_t>(index));
+    if (settings_.on_end) settings_.on_end(index, reason);
     manager_.free(static_cast<std::int32_t>(index));
   }
 

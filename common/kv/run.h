@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -26,6 +27,8 @@ struct Request {
 
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
+/// Called with the index of a request and its finish reason, before its memory goes back.
+using OnEnd = std::function<void(std::size_t request, const std::string& reason)>;
 
 /// How to run.
 struct RunSettings {
@@ -35,6 +38,7 @@ struct RunSettings {
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};
   OnToken on_token = {};  ///< empty: nobody is told
+  OnEnd on_end = {};      ///< empty: nobody is told
   /// For measurements: called before a forward pass is handed to the device.
   std::function<void()> before_pass = {};
   /// For measurements: called when all of a forward pass has been handed to the device. A GPU may then still

@@ -14,6 +14,7 @@ CHAPTERS = [
     "step4_prefix_cache/README.md",
     "docs/beyond.md",
     "docs/glossary.md",
+    "docs/trace.md",
     "docs/articles.md",
     "docs/plots/README.md",
     "docs/trouble.md",

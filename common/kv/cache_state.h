@@ -1,0 +1,39 @@
+/// @file
+/// All that a manager's bookkeeping holds at one moment, in one form for steps 2 to 4. The trace of a run is
+/// what changes in it. Described in docs/trace.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace kvcache {
+
+/// Who holds which blocks, and in which order the free ones will be taken. A reservation of step 2 is a block
+/// of max_seq_len tokens that only one sequence ever holds.
+struct CacheState {
+  /// One sequence.
+  struct Sequence {
+    std::vector<std::int32_t> blocks;  ///< its block table
+    std::int64_t length = 0;           ///< tokens stored
+    /// Whether all of it is the same.
+    bool operator==(const Sequence&) const = default;
+  };
+  /// By what a full block can be found; identity 0: it cannot.
+  struct Content {
+    std::uint64_t hash = 0;      ///< of its tokens and of all before them
+    std::uint64_t identity = 0;  ///< the same for equal contents only
+    std::uint64_t parent = 0;    ///< identity of the block that it follows; 0 for a first block
+    /// Whether all of it is the same.
+    bool operator==(const Content&) const = default;
+  };
+
+  std::int64_t block_size = 0;                 ///< tokens per block
+  std::map<std::int32_t, Sequence> sequences;  ///< by id
+  std::vector<std::int32_t> references;        ///< [blocks] sequences that refer to each
+  std::vector<std::int32_t> free;              ///< blocks that nobody refers to, the next to be taken first
+  std::vector<Content> contents;               ///< [blocks]; empty in steps 2 and 3
+  std::vector<Content> host;                   ///< [slots of the host tier]
+};
+
+}  // namespace kvcache

@@ -1,0 +1,71 @@
+/// @file
+/// Writes down what a manager does, for `--trace`. The manager knows nothing of it: the lines come from what
+/// can be seen of it before and after each call. Described in docs/trace.md.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "common/kv/cache_state.h"
+#include "common/kv/kv_manager.h"
+
+namespace kvcache {
+
+/// Does what another manager does and writes one JSON object per call to a stream, each on a line of its own.
+/// A call costs time in proportion to the pool, since all of the state is compared.
+class TracingManager final : public KvManager {
+ public:
+  /// The text of one token on its own.
+  using TextOfToken = std::function<std::string(std::int32_t id)>;
+
+  /// Writes the first line.
+  /// @param traced  of step 2, 3 or 4, with all blocks free; must outlive this object, as `out` must
+  /// @param step, model  for the first line
+  /// @param text_of_token  empty: tokens are written as ids alone
+  TracingManager(KvManager& traced, std::ostream& out, const std::string& step, const std::string& model,
+                 TextOfToken text_of_token);
+
+  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  void commit(const PassPlan& plan) override;
+  void abort(const PassPlan& plan) override;
+  void free(std::int32_t sequence) override;
+  void fork(std::int32_t parent, std::int32_t child) override;
+  void pin(std::int32_t sequence) override;
+
+  std::int64_t capacity() const override { return traced_.capacity(); }
+  KvMemoryReport memory() const override { return traced_.memory(); }
+  std::vector<std::int32_t> block_table(std::int32_t sequence) const override {
+    return traced_.block_table(sequence);
+  }
+  std::int64_t cached_tokens(std::int32_t sequence) const override { return traced_.cached_tokens(sequence); }
+  BlocksReport blocks() const override { return traced_.blocks(); }
+  CountersReport counters() const override { return traced_.counters(); }
+  CacheState state() const override { return traced_.state(); }
+
+  /// Says why the next call of `free` for `sequence` comes. One that comes unsaid is a preemption.
+  void finishing(std::int32_t sequence, const std::string& reason) { reasons_[sequence] = reason; }
+  /// Writes the last line: what the run's report says.
+  void end(const BlocksReport& blocks, const CountersReport& counters);
+
+ private:
+  void write_plan(std::span<const Work> work, const PassPlan& plan);
+  nlohmann::ordered_json line_of(const Work& work, std::int32_t first_row);
+  /// Adds what has changed since the line before, and writes.
+  void write_with_changes(nlohmann::ordered_json line);
+  void write(const nlohmann::ordered_json& line);
+
+  KvManager& traced_;
+  std::ostream& out_;
+  TextOfToken text_of_token_;
+  CacheState before_;                            // as the last line left it
+  std::map<std::int32_t, std::size_t> told_;     // tokens of each sequence that were written
+  std::map<std::int32_t, std::string> reasons_;  // of sequences about to be freed
+  std::vector<std::int32_t> refused_;            // the sequences last refused, until one of them fits
+};
+
+}  // namespace kvcache

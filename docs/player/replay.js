@@ -1,0 +1,560 @@
+// From the lines of a trace to what the cache held after each of them, and to words. Nothing here touches the page.
+// The lines are described in docs/trace.md.
+"use strict"
+
+const LARGEST = 1000000 // blocks, and tokens per block
+
+/** A trace that cannot be played. The message names the line. */
+class TraceError extends Error {
+  constructor(line, message) {
+    super(`line ${line}: ${message}`)
+  }
+}
+
+/** The objects of a file's lines. */
+function parseLines(text) {
+  const lines = text.split("\n")
+  while (lines.length > 0 && lines[lines.length - 1].trim() === "") lines.pop()
+  return lines.map((line, index) => {
+    try {
+      return JSON.parse(line)
+    } catch (error) {
+      throw new TraceError(index + 1, "is not JSON; was the file cut off or edited?")
+    }
+  })
+}
+
+/** One trace. Moment 0 is the empty cache, moment n the cache after n events, that is after line n + 1. */
+class Trace {
+  constructor(lines) {
+    this.header = checkedHeader(lines[0])
+    this.events = lines.slice(1)
+    this.kept = [] // every so many moments a state to go on from
+    const state = emptyState(this.header)
+    for (let moment = 0; ; ++moment) {
+      if (moment % Trace.KEEP_EVERY === 0) this.kept.push(structuredClone(state))
+      if (moment === this.events.length) break
+      this.advance(state, moment)
+    }
+    this.isComplete = this.events.length > 0 && this.events[this.events.length - 1].event === "end"
+    this.passes = startsOfPasses(this.events)
+    this.isFlat = this.header.step === "step2_flat_cache"
+  }
+
+  get lastMoment() {
+    return this.events.length
+  }
+
+  /** What the cache holds at a moment. The caller may not change it. */
+  stateAt(moment) {
+    const nearest = Math.floor(moment / Trace.KEEP_EVERY)
+    const state = structuredClone(this.kept[nearest])
+    for (let next = nearest * Trace.KEEP_EVERY; next < moment; ++next) apply(state, this.events[next])
+    return state
+  }
+
+  advance(state, moment) {
+    const event = this.events[moment]
+    try {
+      apply(state, event)
+      checkState(state)
+      if (event.event === "end") checkEnd(state, event)
+    } catch (error) {
+      const lacksSomething = error instanceof TypeError // a part of the event that is not there
+      throw new TraceError(moment + 2, lacksSomething ? "lacks something that its event has" : error.message)
+    }
+  }
+}
+Trace.KEEP_EVERY = 64
+
+function checkedHeader(header) {
+  if (!header || header.schema === undefined) throw new TraceError(1, "is not the first line of a trace")
+  if (header.schema !== 1) throw new TraceError(1, `has schema ${header.schema}; this player knows schema 1`)
+  for (const name of ["block_size", "blocks", "host_blocks"]) {
+    if (!Number.isInteger(header[name]) || header[name] < 0) throw new TraceError(1, `has no ${name}`)
+    if (header[name] > LARGEST) throw new TraceError(1, `has ${name} ${header[name]}; the player takes up to ${LARGEST}`)
+  }
+  if (typeof header.step !== "string") throw new TraceError(1, "has no step")
+  return header
+}
+
+/** The moments at which passes begin: each pass is everything from its plan to the next plan. */
+function startsOfPasses(events) {
+  const starts = [0]
+  events.forEach((event, index) => {
+    if (event.event === "plan") starts.push(index + 1)
+  })
+  return starts
+}
+
+// ---- states ----
+
+function emptyState(header) {
+  return {
+    blockSize: header.block_size,
+    sequences: new Map(), // id -> { table, length, tokens, pinned }
+    references: new Array(header.blocks).fill(0),
+    free: Array.from({ length: header.blocks }, (_, block) => block),
+    contents: new Array(header.blocks).fill(null),
+    host: new Array(header.host_blocks).fill(null),
+    memory: new Map(), // block -> its tokens by offset
+    hostMemory: new Map(),
+    outstanding: null, // the plan whose pass has not run
+    seen: new Set(), // ids of all sequences so far
+    counters: { computed: 0, prefix_hits: 0, evictions: 0, preemptions: 0, copies: 0, swaps_out: 0, swaps_in: 0 },
+  }
+}
+
+/** Makes the state that of the moment after `event`. */
+function apply(state, event) {
+  const known = { plan, commit, abort: takeBack, free: leave, fork, pin, refuse: nothing, end: nothing }
+  if (!Object.hasOwn(known, event.event)) throw new Error(`has an unknown event "${event.event}"`)
+  if (event.event === "commit") commit(state)
+  change(state, event.changes || {})
+  if (event.event !== "commit") known[event.event](state, event)
+}
+
+function nothing() {}
+
+function plan(state, event) {
+  state.outstanding = event
+  for (const wanted of event.sequences) {
+    const sequence = sequenceOf(state, wanted.sequence)
+    state.seen.add(wanted.sequence)
+    wanted.token_ids.forEach((id, n) => sequence.tokens.push({ id, text: wanted.texts ? wanted.texts[n] : `#${id}` }))
+    const isWhole = sequence.tokens.length === wanted.length
+    if (!isWhole) throw new Error(`does not tell all tokens of ${letter(wanted.sequence)}`)
+  }
+}
+
+/** The pass runs: what the plan says is done to memory, in this order. */
+function commit(state) {
+  const event = state.outstanding
+  if (!event) throw new Error("commits a plan that is not there")
+  for (const [block, slot] of event.swaps_out || []) state.hostMemory.set(slot, tokensIn(state, block).slice())
+  for (const [slot, block] of event.swaps_in || []) state.memory.set(block, (state.hostMemory.get(slot) || []).slice())
+  for (const block of event.fresh || []) state.memory.set(block, [])
+  for (const [from, to] of event.copies || []) state.memory.set(to, tokensIn(state, from).slice())
+  for (const { sequence, position } of plannedRows(event)) {
+    const { table, tokens } = sequenceOf(state, sequence)
+    const block = table[Math.floor(position / state.blockSize)]
+    if (!state.memory.has(block)) state.memory.set(block, [])
+    tokensIn(state, block)[position % state.blockSize] = tokens[position]
+  }
+  countPlan(state.counters, event)
+  state.outstanding = null
+}
+
+function countPlan(counters, event) {
+  const count = (list) => (list || []).length
+  counters.computed += plannedRows(event).length
+  counters.prefix_hits += event.sequences.reduce((sum, sequence) => sum + count(sequence.hits), 0)
+  counters.evictions += count(event.evicted)
+  counters.copies += count(event.copies)
+  counters.swaps_out += count(event.swaps_out)
+  counters.swaps_in += count(event.swaps_in)
+}
+
+function takeBack(state) {
+  state.outstanding = null
+  for (const sequence of state.sequences.values()) sequence.tokens.length = sequence.length
+}
+
+function leave(state, event) {
+  if (event.reason === "preempted") ++state.counters.preemptions
+}
+
+function fork(state, event) {
+  state.seen.add(event.child)
+  sequenceOf(state, event.child).tokens = sequenceOf(state, event.parent).tokens.slice()
+}
+
+function pin(state, event) {
+  for (const [id, sequence] of state.sequences) sequence.pinned = id === event.sequence
+}
+
+function change(state, changes) {
+  for (const [id, table] of Object.entries(changes.tables || {})) {
+    if (table === null) {
+      state.sequences.delete(Number(id))
+    } else {
+      if (!state.sequences.has(Number(id))) state.sequences.set(Number(id), { length: 0, tokens: [], pinned: false })
+      sequenceOf(state, Number(id)).table = table
+    }
+  }
+  for (const [id, length] of Object.entries(changes.lengths || {})) sequenceOf(state, Number(id)).length = length
+  replace(state.references, changes.references, "block")
+  replace(state.contents, changes.contents, "block")
+  replace(state.host, changes.host, "slot")
+  if (changes.free) state.free = changedQueue(state.free, changes.free)
+}
+
+function replace(list, changes, what) {
+  for (const [index, value] of Object.entries(changes || {})) {
+    if (!(Number(index) < list.length)) throw new Error(`speaks of ${what} ${index}, and there are ${list.length}`)
+    list[Number(index)] = value
+  }
+}
+
+function changedQueue(queue, changes) {
+  if (Array.isArray(changes)) return changes
+  const taken = new Set(changes.taken || [])
+  return [...(changes.front || []), ...queue.filter((block) => !taken.has(block)), ...(changes.back || [])]
+}
+
+function sequenceOf(state, id) {
+  const sequence = state.sequences.get(id)
+  if (!sequence) throw new Error(`speaks of sequence ${letter(id)}, which holds nothing`)
+  return sequence
+}
+
+/** The positions that a plan computes, of all its sequences. */
+function plannedRows(event) {
+  return event.sequences.flatMap(({ sequence, first, length }) =>
+    Array.from({ length: length - first }, (_, n) => ({ sequence, position: first + n })))
+}
+
+function tokensIn(state, block) {
+  return state.memory.get(block) || []
+}
+
+// ---- what must be true of a trace ----
+
+/** What must be true at every moment. A file that was edited breaks it somewhere. */
+function checkState(state) {
+  const counted = new Array(state.references.length).fill(0)
+  for (const [id, sequence] of state.sequences) {
+    for (const block of sequence.table) {
+      if (!(block in counted)) throw new Error(`gives ${letter(id)} block ${block}, which is not in the pool`)
+      ++counted[block]
+    }
+  }
+  const inQueue = new Set(state.free)
+  if (inQueue.size !== state.free.length) throw new Error("leaves a block twice in the free queue")
+  state.references.forEach((count, block) => {
+    if (count !== counted[block]) {
+      throw new Error(`counts ${count} references of block ${block}, which stands in ${counted[block]} tables`)
+    }
+    if ((count === 0) !== inQueue.has(block)) throw new Error(`leaves block ${block} both free and in use, or neither`)
+  })
+}
+
+/** The last line says what the run's report says. In step 2 that has no blocks. */
+function checkEnd(state, event) {
+  const blocks = countBlocks(state)
+  const hasBlocks = Object.values(event.blocks).some((count) => count > 0)
+  const expect = (name, reported, told) => {
+    if (reported !== told) throw new Error(`reports ${reported} ${name}, and the lines tell of ${told}`)
+  }
+  for (const [name, count] of Object.entries(event.counters)) expect(name, count, state.counters[name])
+  for (const [name, count] of Object.entries(event.blocks)) {
+    if (hasBlocks) expect(`blocks ${name}`, count, blocks[name])
+  }
+}
+
+// ---- what is drawn ----
+
+function countBlocks(state) {
+  const cached = state.free.filter((block) => state.contents[block]).length
+  return { free: state.free.length - cached, cached, in_use: state.references.length - state.free.length }
+}
+
+/** Tokens stored in distinct slots, and the slots of all blocks in use. */
+function fill(state) {
+  const inUse = state.references.map((_, block) => block).filter((block) => state.references[block] > 0)
+  const stored = inUse.map((block) => blockView(state, block).slots.filter((slot) => slot.is === "stored").length)
+  return { stored: stored.reduce((sum, count) => sum + count, 0), reserved: inUse.length * state.blockSize }
+}
+
+/** Who holds a block, and at which place of their tables. */
+function holders(state, block) {
+  const found = []
+  for (const [id, sequence] of state.sequences) {
+    const index = sequence.table.indexOf(block)
+    if (index >= 0) found.push({ id, index, sequence })
+  }
+  return found
+}
+
+/** How many tokens of a sequence need not be computed: those stored, and those that the outstanding plan has found. */
+function inCache(state, id) {
+  const wanted = state.outstanding && state.outstanding.sequences.find(({ sequence }) => sequence === id)
+  return Math.max(sequenceOf(state, id).length, wanted ? wanted.first : 0)
+}
+
+/** A block as it is drawn. A slot of it is stored, planned (the pass that writes it has not run), or empty. */
+function blockView(state, block) {
+  const owners = holders(state, block)
+  const cached = owners.length === 0 && state.contents[block] !== null
+  const tokens = upcomingTokens(state, block)
+  const start = (index) => index * state.blockSize
+  const stored = Math.max(0, ...owners.map(({ id, index }) => inCache(state, id) - start(index)))
+  const known = Math.max(0, ...owners.map(({ index, sequence }) => sequence.tokens.length - start(index)))
+  const longest = owners.find(({ index, sequence }) => sequence.tokens.length - start(index) === known)
+  const slots = Array.from({ length: state.blockSize }, (_, offset) => {
+    if (cached) return { is: "stored", token: tokens[offset] }
+    if (offset < stored && tokens[offset]) return { is: "stored", token: tokens[offset] }
+    if (offset < known) return { is: "planned", token: longest.sequence.tokens[start(longest.index) + offset] }
+    return { is: "empty" }
+  })
+  return {
+    block,
+    slots,
+    owners: owners.map(({ id }) => id),
+    is: owners.length > 0 ? "in use" : cached ? "cached" : "free",
+    references: state.references[block],
+    content: state.contents[block],
+  }
+}
+
+/** The tokens that a block holds, or will hold when the outstanding plan has moved what it moves. */
+function upcomingTokens(state, block) {
+  const event = state.outstanding || {}
+  const to = (pairs) => (pairs || []).find((pair) => pair[1] === block)
+  if (to(event.copies)) return tokensIn(state, to(event.copies)[0])
+  if (to(event.swaps_in)) return state.hostMemory.get(to(event.swaps_in)[0]) || []
+  return (event.fresh || []).includes(block) ? [] : tokensIn(state, block)
+}
+
+/** The blocks an event did something to, each with a word for it. */
+function touched(event) {
+  const marks = new Map()
+  if (!event) return marks
+  const mark = (blocks, word) => (blocks || []).forEach((block) => marks.set(block, word))
+  for (const sequence of event.sequences || []) mark(sequence.hits, "hit")
+  mark(event.fresh, "new")
+  mark((event.evicted || []).filter((block) => marks.has(block)), "evicted")
+  mark((event.swaps_in || []).map((pair) => pair[1]), "back")
+  mark((event.copies || []).map((pair) => pair[1]), "copy")
+  const changes = event.changes || {}
+  for (const [block, content] of Object.entries(changes.contents || {})) {
+    if (content) marks.set(Number(block), "full")
+  }
+  for (const [block, count] of Object.entries(changes.references || {})) {
+    if (event.event === "free") marks.set(Number(block), count === 0 ? "freed" : "−1")
+    if (event.event === "fork") marks.set(Number(block), "+1")
+  }
+  return marks
+}
+
+/** The findable contents as a forest: who follows whom. A content may lie in several blocks, or in the host tier. */
+function hashForest(state) {
+  const nodes = new Map() // identity -> node
+  const add = (content, place) => {
+    if (!content) return
+    if (!nodes.has(content.identity)) nodes.set(content.identity, { content, places: [], children: [] })
+    nodes.get(content.identity).places.push(place)
+  }
+  state.contents.forEach((content, block) => add(content, { block }))
+  state.host.forEach((content, slot) => add(content, { slot }))
+  const roots = []
+  for (const node of nodes.values()) {
+    const parent = nodes.get(node.content.parent)
+    node.isOrphan = !parent && node.content.parent !== 0 // what it follows is gone
+    ;(parent ? parent.children : roots).push(node)
+  }
+  return roots
+}
+
+// ---- words ----
+
+/** Sequences are called A, B, ... Z, A2, B2, ... */
+function letter(sequence) {
+  const name = String.fromCharCode(65 + (sequence % 26))
+  return sequence < 26 ? name : name + (Math.floor(sequence / 26) + 1)
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1)
+}
+
+/** "A", "A and B", "A, B and C". */
+function listed(words) {
+  return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words[words.length - 1]}`
+}
+
+function counted(count, one, many = one + "s") {
+  return `${count} ${count === 1 ? one : many}`
+}
+
+const LONGEST_LIST = 8 // of things that a sentence names one by one
+
+function sequencesNamed(ids) {
+  return ids.length > LONGEST_LIST ? `${ids.length} sequences` : listed(ids.map(letter))
+}
+
+function blocksNamed(blocks, isFlat) {
+  return named(blocks, isFlat ? "reservation" : "block")
+}
+
+function slotsNamed(slots) {
+  return `${named(slots, "slot")} of the host tier`
+}
+
+/** "block 1", "blocks 1 and 2", "12 blocks". */
+function named(numbers, word) {
+  if (numbers.length > LONGEST_LIST) return `${numbers.length} ${word}s`
+  return `${agree(numbers, word, word + "s")} ${listed(numbers.map(String))}`
+}
+
+/** The form of a word that goes with one or with many. */
+function agree(things, one, many) {
+  return things.length === 1 ? one : many
+}
+
+/** What happened last, in sentences. */
+function describe(trace, moment) {
+  if (moment === 0) return emptyWords(trace)
+  const event = trace.events[moment - 1]
+  const words = {
+    plan: planWords,
+    commit: commitWords,
+    abort: () => "The plan is taken back. Everything is as before it.",
+    free: freeWords,
+    fork: forkWords,
+    pin: pinWords,
+    refuse: refuseWords,
+    end: endWords,
+  }
+  return words[event.event](event, trace.stateAt(moment - 1), trace)
+}
+
+function emptyWords({ header, isFlat }) {
+  if (isFlat) return `Nothing is stored. ${counted(header.blocks, "reservation")} of ${header.block_size} positions.`
+  const host = header.host_blocks > 0 ? ` The host tier has ${counted(header.host_blocks, "slot")}.` : ""
+  const pool = `${counted(header.blocks, "block")} of ${counted(header.block_size, "token")}`
+  return `Nothing is stored. The pool has ${pool}.${host}`
+}
+
+function planWords(event, before, trace) {
+  const arriving = event.sequences.filter(({ sequence }) => !before.sequences.has(sequence))
+  const running = event.sequences.filter(({ sequence }) => before.sequences.has(sequence))
+  const sentences = arriving.map((wanted) => arrivalWords(wanted, event, before))
+  if (running.length > 0) sentences.push(growthWords(running))
+  if (event.fresh) sentences.push(takenWords(event.fresh, trace.isFlat))
+  if (event.evicted) sentences.push(`What ${blocksNamed(event.evicted)} held for later is evicted.`)
+  if (event.swaps_out) {
+    const [blocks, slots] = columns(event.swaps_out)
+    sentences.push(`${capital(blocksNamed(blocks))} ${agree(blocks, "moves", "move")} to ${slotsNamed(slots)}.`)
+  }
+  if (event.swaps_in) {
+    const [slots, blocks] = columns(event.swaps_in)
+    sentences.push(`${capital(slotsNamed(slots))} ${agree(slots, "comes", "come")} back as ${blocksNamed(blocks)}.`)
+  }
+  for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
+  return sentences.join(" ")
+}
+
+/** The firsts and the seconds of pairs. */
+function columns(pairs) {
+  return [pairs.map(([first]) => first), pairs.map(([, second]) => second)]
+}
+
+function arrivalWords({ sequence, first, length, hits }, event, before) {
+  const verb = before.seen.has(sequence) ? "comes back" : "arrives"
+  const arrival = `${letter(sequence)} ${verb} with ${counted(length, "token")}.`
+  if (!hits) return `${arrival} All of them must be computed.`
+  const brought = new Set((event.swaps_in || []).map(([, block]) => block))
+  const inPool = hits.filter((block) => !brought.has(block))
+  const places = []
+  if (inPool.length > 0) places.push(blocksNamed(inPool))
+  if (inPool.length < hits.length) places.push("the host tier")
+  return `${arrival} The first ${first} are found in ${listed(places)}; ${length - first} must be computed.`
+}
+
+function growthWords(running) {
+  const rows = Math.max(...running.map(({ first, length }) => length - first))
+  const each = running.length > 1 ? " each" : ""
+  const names = sequencesNamed(running.map(({ sequence }) => sequence))
+  return `${names} will store ${counted(rows, "more token")}${each}.`
+}
+
+function takenWords(blocks, isFlat) {
+  if (isFlat) return `It takes ${blocksNamed(blocks, true)}, all of it.`
+  return `${capital(blocksNamed(blocks))} ${agree(blocks, "leaves", "leave")} the front of the free queue.`
+}
+
+function copyWords(from, to, event) {
+  const tables = event.changes.tables || {}
+  const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
+  const name = letter(writer.sequence)
+  return `${name} is about to write to block ${from}, which others hold too: it gets a copy, block ${to}.`
+}
+
+function commitWords({ sequences, changes }, before) {
+  const lengths = changes.lengths || {}
+  const stored = sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
+  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences has run.`
+    : `The pass has run. Tokens stored: ${listed(stored)}.`
+  const full = Object.entries(changes.contents || {}).filter(([, content]) => content).map(([block]) => block)
+  if (full.length === 0) return done
+  return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
+}
+
+function freeWords({ sequence, reason, changes }, before, { isFlat }) {
+  const name = letter(sequence)
+  const why = {
+    length: `${name} has all its tokens.`,
+    stop: `${name} has said its last word.`,
+    capacity: `${name} cannot grow, and nobody could give way: it ends with what it has.`,
+    preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
+  }
+  const references = Object.entries(changes.references || {})
+  const given = references.filter(([, count]) => count === 0).map(([block]) => block)
+  const shared = references.filter(([, count]) => count > 0).map(([block]) => block)
+  const sentences = [why[reason] || `${name} ends (${reason}).`]
+  if (given.length > 0) sentences.push(`${capital(blocksNamed(given, isFlat))} ${agree(given, "goes", "go")} back.`)
+  if (shared.length > 0) sentences.push(`Others still need ${blocksNamed(shared)}.`)
+  return sentences.join(" ")
+}
+
+function forkWords({ parent, child }) {
+  return `${letter(child)} forks from ${letter(parent)} and refers to all of its blocks. Nothing is copied.`
+}
+
+function pinWords({ sequence }) {
+  return `${letter(sequence)} is pinned: it stays, as a prefix for those that begin with it.`
+}
+
+function refuseWords({ sequences }, before, { isFlat }) {
+  const what = isFlat ? "a reservation" : "the free blocks"
+  const fit = agree(sequences, `does not fit into ${what} now`, `do not fit into ${what} together`)
+  return `${sequencesNamed(sequences)} ${fit}.`
+}
+
+function endWords(event, { counters }, { isFlat }) {
+  const counts = [`${counted(counters.computed, "K/V row")} computed`]
+  if (!isFlat) {
+    counts.push(counted(counters.prefix_hits, "prefix hit"), counted(counters.evictions, "eviction"),
+      counted(counters.preemptions, "preemption"), counted(counters.copies, "copy", "copies"))
+  }
+  return `The run is over: ${listed(counts)}.`
+}
+
+// ---- several traces on one axis ----
+
+/**
+ * The common axis of traces. They go pass by pass: a pass lasts as many ticks as the trace that does most in it needs,
+ * and the others wait. Of one trace alone a tick is a moment.
+ */
+class Axis {
+  constructor(traces) {
+    this.traces = traces
+    this.ticks = [] // [ticks] the moment of each trace
+    const passes = Math.max(...traces.map((trace) => trace.passes.length))
+    for (let pass = 0; pass < passes; ++pass) this.addPass(pass)
+  }
+
+  get last() {
+    return this.ticks.length - 1
+  }
+
+  addPass(pass) {
+    const spans = this.traces.map((trace) => {
+      const begin = trace.passes[pass] ?? trace.lastMoment
+      return { begin, end: pass + 1 < trace.passes.length ? trace.passes[pass + 1] - 1 : trace.lastMoment }
+    })
+    const length = Math.max(...spans.map(({ begin, end }) => end - begin + 1))
+    for (let n = 0; n < length; ++n) this.ticks.push(spans.map(({ begin, end }) => Math.min(begin + n, end)))
+  }
+}

@@ -1,0 +1,26 @@
+// Made by docs/player/make_traces.py; not to be edited.
+addTrace({"name": "fork", "group": "fork", "title": "Three continuations of one prompt", "command": "step4_prefix_cache --prompt \"Once upon a time there was a king who\" --samples 3 --temperature 0.8 --tokens 8 --ignore-eos"}, [
+{"schema":1,"step":"step4_prefix_cache","model":"common/fairytale","block_size":16,"blocks":3,"host_blocks":0},
+{"event":"plan","sequences":[{"sequence":0,"first":0,"length":9,"token_ids":[2639,617,259,545,461,311,259,799,419],"texts":["Once"," upon"," a"," time"," there"," was"," a"," king"," who"]}],"fresh":[0],"changes":{"tables":{"0":[0]},"references":{"0":1},"free":{"taken":[0]}}},
+{"event":"commit","sequences":[0],"changes":{"lengths":{"0":9}}},
+{"event":"fork","parent":0,"child":1,"changes":{"tables":{"1":[0]},"lengths":{"1":9},"references":{"0":2}}},
+{"event":"fork","parent":0,"child":2,"changes":{"tables":{"2":[0]},"lengths":{"2":9},"references":{"0":3}}},
+{"event":"plan","sequences":[{"sequence":0,"first":9,"length":10,"token_ids":[654],"texts":[" only"]},{"sequence":1,"first":9,"length":10,"token_ids":[347],"texts":[" had"]},{"sequence":2,"first":9,"length":10,"token_ids":[347],"texts":[" had"]}],"copies":[[0,1],[0,2]],"changes":{"tables":{"0":[1],"1":[2]},"references":{"0":1,"1":1,"2":1},"free":{"taken":[1,2]}}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":10,"1":10,"2":10}}},
+{"event":"plan","sequences":[{"sequence":0,"first":10,"length":11,"token_ids":[763],"texts":[" father"]},{"sequence":1,"first":10,"length":11,"token_ids":[826],"texts":[" three"]},{"sequence":2,"first":10,"length":11,"token_ids":[826],"texts":[" three"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":11,"1":11,"2":11}}},
+{"event":"plan","sequences":[{"sequence":0,"first":11,"length":12,"token_ids":[12],"texts":[","]},{"sequence":1,"first":11,"length":12,"token_ids":[3587],"texts":[" daughters"]},{"sequence":2,"first":11,"length":12,"token_ids":[2856],"texts":[" sons"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":12,"1":12,"2":12}}},
+{"event":"plan","sequences":[{"sequence":0,"first":12,"length":13,"token_ids":[1766],"texts":[" whose"]},{"sequence":1,"first":12,"length":13,"token_ids":[12],"texts":[","]},{"sequence":2,"first":12,"length":13,"token_ids":[270],"texts":[" and"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":13,"1":13,"2":13}}},
+{"event":"plan","sequences":[{"sequence":0,"first":13,"length":14,"token_ids":[763],"texts":[" father"]},{"sequence":1,"first":13,"length":14,"token_ids":[380],"texts":[" but"]},{"sequence":2,"first":13,"length":14,"token_ids":[365],"texts":[" so"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":14,"1":14,"2":14}}},
+{"event":"plan","sequences":[{"sequence":0,"first":14,"length":15,"token_ids":[311],"texts":[" was"]},{"sequence":1,"first":14,"length":15,"token_ids":[361],"texts":[" they"]},{"sequence":2,"first":14,"length":15,"token_ids":[659],"texts":[" much"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":15,"1":15,"2":15}}},
+{"event":"plan","sequences":[{"sequence":0,"first":15,"length":16,"token_ids":[365],"texts":[" so"]},{"sequence":1,"first":15,"length":16,"token_ids":[927],"texts":[" knew"]},{"sequence":2,"first":15,"length":16,"token_ids":[896],"texts":[" bel"]}],"changes":{}},
+{"event":"commit","sequences":[0,1,2],"changes":{"lengths":{"0":16,"1":16,"2":16},"contents":{"0":{"hash":"1ec6a65159b46b24","identity":3,"parent":0},"1":{"hash":"e65cce1819c8dcb1","identity":1,"parent":0},"2":{"hash":"07f14aa1c4151849","identity":2,"parent":0}}}},
+{"event":"free","sequence":0,"reason":"length","changes":{"tables":{"0":null},"references":{"1":0},"free":{"front":[1]}}},
+{"event":"free","sequence":1,"reason":"length","changes":{"tables":{"1":null},"references":{"2":0},"free":{"back":[2]}}},
+{"event":"free","sequence":2,"reason":"length","changes":{"tables":{"2":null},"references":{"0":0},"free":{"back":[0]}}},
+{"event":"end","blocks":{"free":0,"cached":3,"in_use":0},"counters":{"prefix_hits":0,"evictions":0,"preemptions":0,"copies":2,"swaps_out":0,"swaps_in":0}}
+])
