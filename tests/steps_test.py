@@ -66,6 +66,13 @@ class StepsScript(unittest.TestCase):
         self.assertEqual(self.steps("bench"),
                          (137, "", ["error: bench_step1_no_cache was ended by the signal SIGKILL"]))
 
+    def test_a_step_that_is_killed_is_told_in_one_line(self):
+        for step in STEPS:
+            self.program(step, "kill -KILL $$")
+        for command in ("compare", "demo"):
+            code, _, errors = self.steps(command)
+            self.assertEqual((code, errors), (137, ["error: step1_no_cache was ended by the signal SIGKILL"]))
+
     def test_a_program_that_fails_is_told_in_its_own_words(self):
         self.benches('echo "error: out of memory" >&2; echo "***WARNING*** Library was built as DEBUG." >&2; exit 1')
         self.assertEqual(self.steps("bench"), (1, "", ["error: out of memory"]))
