@@ -179,6 +179,7 @@ TEST(StepBenchmarks, HelpIsTheirOwnAndGoogleBenchmarks) {
   for (const char* part : {"--random-weights", "--attention", "--benchmark_filter", "Every run starts"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part;
   EXPECT_EQ(result.out.find("--prompt"), std::string::npos) << "has no use here";
+  EXPECT_EQ(result.out.find(" \n"), std::string::npos) << "a line ends in a space";
 }
 
 TEST(StepBenchmarks, WhatGoogleBenchmarkDoesNotTakeIsRefusedInOneLine) {

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -155,7 +154,7 @@ void run_workload(benchmark::State& state, Subject& subject, const Workload& wor
 }
 
 /// Those of the steps' options that a benchmark has a use for: where it runs, on what, and the cache's.
-constexpr std::pair<const char*, std::array<std::string_view, 5>> kUsed[] = {
+const std::pair<const char*, std::vector<std::string_view>> kUsed[] = {
     {"all steps", {"--model", "--random-weights", "--device", "--dtype", "--threads"}},
     {"step 2", {"--max-seq-len"}},
     {"steps 3, 4", {"--block-size", "--num-blocks", "--kv-memory", "--attention", "--debug-fill"}},
