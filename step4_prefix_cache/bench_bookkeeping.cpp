@@ -5,7 +5,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 #include <random>
 #include <string>
@@ -40,12 +39,6 @@ constexpr std::int64_t kBlockSize = 16;
 constexpr std::int64_t kPromptTokens = 50'000;
 
 using TokenIds = std::vector<std::int32_t>;
-
-double seconds_of_this_thread() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 /// Runs `operations`, which are `count`, again and again; `restore` brings back what was before them, not
 /// timed.

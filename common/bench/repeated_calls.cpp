@@ -2,12 +2,18 @@
 /// See repeated_calls.h.
 #include "common/bench/repeated_calls.h"
 
-#include <numeric>
+#include <ctime>
 #include <vector>
 
 #include "common/bench/statistics.h"
 
 namespace kvcache {
+
+double seconds_of_this_thread() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 double time_calls(benchmark::State& state, const Enough& enough, const std::function<double()>& call) {
   std::vector<double> seconds;

@@ -18,6 +18,10 @@ inline constexpr const char* kOperationsPerSecond = "operations/s at median";
 /// The distance of the quartiles in percent of the median: a call that the system broke into moves neither.
 inline constexpr const char* kSpread = "IQR %";
 
+/// Seconds of a core that this thread has used, the system's work for it included: what else the machine does
+/// is not in them.
+double seconds_of_this_thread();
+
 /// How long a benchmark goes on calling.
 struct Enough {
   std::int64_t calls = 7;  ///< at least
