@@ -16,8 +16,8 @@
 #include "common/bench/benchmark_program.h"
 #include "common/bench/gpu_pass_timer.h"
 #include "common/bench/memory_rate.h"
-#include "common/bench/processor_name.h"
 #include "common/bench/workloads.h"
+#include "common/cli/machine.h"
 #include "common/cli/run_main.h"
 #include "common/error.h"
 #include "fmt/format.h"
@@ -216,7 +216,7 @@ void describe(const Program& program) {
   benchmark::AddCustomContext("model", program.model_name);
   benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
   benchmark::AddCustomContext("dtype", std::string(name_of(program.dtype)));
-  benchmark::AddCustomContext("processor", processor_name());
+  benchmark::AddCustomContext("processor", processor_name("cpu"));
 #ifdef WITH_CUDA
   if (program.gpu) benchmark::AddCustomContext("gpu", program.gpu->name());
 #endif
