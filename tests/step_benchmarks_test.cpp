@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
-#include "common/bench/processor_name.h"
 #include "common/bench/step_runs.h"
 #include "common/bench/workloads.h"
+#include "common/cli/machine.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -169,7 +169,7 @@ TEST(StepBenchmarks, SayWhatTheirNumbersAreAndWhereTheyWereMade) {
   const auto note = context["note"].get<std::string>();
   for (const char* part : {"waits for the host", "those of step 1, those that gather", "first two of a run"})
     EXPECT_NE(note.find(part), std::string::npos) << part;
-  EXPECT_EQ(context["processor"], processor_name());
+  EXPECT_EQ(context["processor"], processor_name("cpu"));
 }
 
 TEST(StepBenchmarks, HelpIsTheirOwnAndGoogleBenchmarks) {

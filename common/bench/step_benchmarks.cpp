@@ -16,8 +16,8 @@
 #include "common/bench/benchmark_program.h"
 #include "common/bench/gpu_pass_timer.h"
 #include "common/bench/memory_rate.h"
-#include "common/bench/processor_name.h"
 #include "common/bench/workloads.h"
+#include "common/cli/machine.h"
 #include "common/cli/run_main.h"
 #include "common/error.h"
 #include "fmt/format.h"
@@ -193,7 +193,8 @@ bool is_google_benchmarks(std::string_view word) {
   return word.starts_with("--benchmark_");
 }
 
-/// The words that are not Google Benchmark's, as the step's own options.
+}  // namespace
+
 std::optional<Options> own_options(Step step, std::span<char* const> line) {
   std::vector<const char*> words;
   std::ranges::remove_copy_if(line, std::back_inserter(words), is_google_benchmarks);
@@ -207,13 +208,15 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   return options;
 }
 
+namespace {
+
 /// What Google Benchmark writes beside the numbers.
 void describe(const Program& program) {
   benchmark::AddCustomContext("step", name_of(program.step));
   benchmark::AddCustomContext("model", program.model_name);
   benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
   benchmark::AddCustomContext("dtype", std::string(name_of(program.dtype)));
-  benchmark::AddCustomContext("processor", processor_name());
+  benchmark::AddCustomContext("processor", processor_name("cpu"));
 #ifdef WITH_CUDA
   if (program.gpu) benchmark::AddCustomContext("gpu", program.gpu->name());
 #endif
