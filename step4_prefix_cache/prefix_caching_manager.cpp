@@ -233,6 +233,8 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
     sequence.length = plan.context_len[s];
+    // The last id may not have been known when the pass was planned.
+    sequence.token_ids.back() = plan.token_ids[static_cast<std::size_t>(plan.logits_rows[s])];
     // K and V are written now, so blocks that this pass has filled may be found from here on.
     const std::int64_t first = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
     if (settings_.prefix_cache) publish(sequence, first / shape_.block_size);

@@ -38,6 +38,7 @@ class PrefixCachingManager final : public KvManager {
   /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
+  bool can_fork() const override { return true; }
   /// `sequence` stays, as a prefix for later ones whose tokens begin with all of its tokens. The one pinned
   /// before is freed.
   /// @throws std::logic_error if there is no such sequence.

@@ -42,6 +42,20 @@ void warm(CacheInPlay& cache, const Tokens& tokens) {
   cache.free(passing);
 }
 
+// ---- Plans made ahead ----
+
+TEST(PrefixCachingManager, FindsABlockByTheIdThatWasKnownOnlyAtCommit) {
+  PrefixCachingManager manager(PagedShape{8, 4, 1});
+  Tokens tokens{7, 8, 9, -1};
+  const Work work{0, tokens};
+  PassPlan plan = *manager.plan({&work, 1});
+  plan.token_ids.back() = 10;
+  manager.commit(plan);
+  ASSERT_NO_THROW(manager.check_invariants());
+  EXPECT_EQ(manager.peek(Tokens{7, 8, 9, 10, 11}), 4);
+  EXPECT_EQ(manager.peek(Tokens{7, 8, 9, -1, 11}), 0);
+}
+
 // ---- Fork and copy-on-write ----
 
 TEST(SharingMistake, ForkSharesThePartialTailWithoutCopyOnWrite) {

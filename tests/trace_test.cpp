@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <regex>
 #include <sstream>
 
 #include "common/kv/tracing_manager.h"
@@ -200,6 +201,42 @@ TEST(Trace, ARefusalIsToldOnceUntilTheSequenceFits) {
   };
   EXPECT_EQ(count(R"({"event":"refuse","sequences":[1]})"), 1) << text;
   EXPECT_EQ(count(R"({"event":"refuse","sequences":[2]})"), 1) << text;
+}
+
+// A manager that is traced answers as it does untraced: also the questions that have an answer of their own
+// in the interface, which a decorator silently gives if it forgets one.
+TEST(Trace, ForwardsEveryCallOfTheInterface) {
+  const std::string tracing = read_file(SOURCE_DIR "/common/kv/tracing_manager.h");
+  const std::string interface = read_file(SOURCE_DIR "/common/kv/kv_manager.h");
+  const std::regex declaration(R"(virtual [^~;{]*?(\w+)\([^;{]*\)[^;{]*[;{])");
+  int calls = 0;
+  for (std::sregex_iterator call(interface.begin(), interface.end(), declaration), end; call != end; ++call) {
+    const std::string name = (*call)[1];
+    EXPECT_TRUE(std::regex_search(tracing, std::regex("\\b" + name + R"(\([^;{]*\)[^;{]* override)")))
+        << name;
+    ++calls;
+  }
+  EXPECT_GE(calls, 14) << "the interface was not understood";
+}
+
+TEST(Trace, AnswersAsTheManagerThatIsTraced) {
+  PrefixCachingManager manager(PagedShape{6, 2, 8}, SharingSettings{});
+  std::stringstream lines;
+  TracingManager tracing(manager, lines, "step4_prefix_cache", "none", {});
+  const Tokens ids{1, 2, 3, 4, 5};
+  for (const std::int32_t id : {0, 1}) {
+    const Work work{id, ids};
+    tracing.commit(*tracing.plan({&work, 1}));
+  }
+  EXPECT_TRUE(tracing.can_fork());
+  EXPECT_EQ(tracing.capacity(), 12);
+  EXPECT_EQ(tracing.cached_tokens(1), 4);
+  EXPECT_EQ(tracing.block_table(1), manager.block_table(1));
+  EXPECT_EQ(tracing.block_table(1).size(), 3U);
+  EXPECT_EQ(tracing.memory().used_bytes, (4 + 1 + 1) * 8);
+  EXPECT_EQ(tracing.blocks().in_use, 4);
+  EXPECT_EQ(tracing.counters().prefix_hits, 2);
+  expect_same(tracing.state(), manager.state());
 }
 
 // ---- the programs ----

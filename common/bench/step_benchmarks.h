@@ -4,6 +4,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <span>
 
 #include "common/cli/program.h"
 
@@ -17,5 +19,11 @@ using MakeCache = std::function<Cache(const Program&)>;
 /// Prompts and numbers of tokens are the benchmarks', not the command line's.
 /// @return exit code
 int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_cache);
+
+/// The words of a benchmark's command line that are not Google Benchmark's, as the step's own options;
+/// without a model among them, random weights in the shipped model's shape.
+/// @return nothing after --help or --version
+/// @throws InputError as parse_options
+std::optional<Options> own_options(Step step, std::span<char* const> line);
 
 }  // namespace kvcache

@@ -221,7 +221,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.debug_fill = one_of<DebugFill>(given, {{"nan", DebugFill::nan}, {"huge", DebugFill::huge}, {"none", DebugFill::none}});
      }},
-    {"--debug-preempt", "N", cache, "preempt the youngest sequence every N decode passes (default: 0, off)", steps_3_4,
+    {"--debug-preempt", "N", cache, "preempt the youngest sequence every N passes (default: 0, off)", steps_3_4,
      [](Options& options, const Given& given) { options.debug_preempt_every = whole_number(given, 0, largest_count); }},
     {"--prefix-cache", "on|off", cache, "share the blocks of equal prefixes (default: on)", step_4,
      [](Options& options, const Given& given) {

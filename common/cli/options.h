@@ -55,7 +55,7 @@ struct Options {
   bool kv_memory_auto = false;                     ///< what the device has left; excludes the two above
   AttentionPath attention = AttentionPath::paged;  ///< how K and V reach attention
   DebugFill debug_fill = DebugFill::none;          ///< what fresh blocks are filled with
-  std::int64_t debug_preempt_every = 0;            ///< decode passes between forced preemptions; 0: none
+  std::int64_t debug_preempt_every = 0;            ///< passes between forced preemptions; 0: none
   // step 4
   bool prefix_cache = true;      ///< whether sequences share blocks
   std::string salt;              ///< only sequences of the same salt share

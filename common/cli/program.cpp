@@ -51,26 +51,6 @@ bool needs_tokenizer(const Options& options) {
          });
 }
 
-/// @param name  "prompt 1"
-void check_prompt(const std::string& name, const std::vector<std::int32_t>& ids, const ModelConfig& config) {
-  const auto length = static_cast<std::int64_t>(ids.size());
-  if (length == 0) {
-    throw InputError(fmt::format(
-        "{} is empty: it has no token, and this model adds none of its own; give some text", name));
-  }
-  for (const std::int32_t id : ids) {
-    if (id < 0 || id >= config.vocab_size) {
-      throw InputError(
-          fmt::format("{}: token id {} is outside the vocabulary, 0 to {}", name, id, config.vocab_size - 1));
-    }
-  }
-  if (length >= config.max_position_embeddings) {
-    throw InputError(
-        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
-                    length, config.max_position_embeddings));
-  }
-}
-
 void add_requests(Program& program) {
   const Options& options = program.options;
   const ModelConfig& config = program.model->config();

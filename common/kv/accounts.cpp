@@ -32,7 +32,7 @@ void Accounts::prefill(const PassPlan& plan, double ms) {
   report_.timing.prefill_ms += ms;
 }
 
-Report Accounts::finish(const KvManager& manager) {
+Report Accounts::finish(const KvManager& manager, std::int64_t preemptions) {
   TimingReport& timing = report_.timing;
   for (const SequenceReport& sequence : report_.sequences) {
     timing.decode_tokens +=
@@ -47,7 +47,7 @@ Report Accounts::finish(const KvManager& manager) {
   timing.decode_tokens_per_s = per_second(timing.decode_tokens, timing.decode_ms);
   report_.blocks = manager.blocks();
   report_.counters = manager.counters();
-  report_.counters.preemptions = preemptions_;
+  report_.counters.preemptions = preemptions;
   return std::move(report_);
 }
 

@@ -33,17 +33,14 @@ class Accounts {
   void prefill(const PassPlan& plan, double ms);
   /// A decode pass took `ms`.
   void decode(double ms) { report_.timing.decode_pass_ms.push_back(ms); }
-  /// A running sequence lost its memory to an older one.
-  void preemption() { ++preemptions_; }
   /// `child` has all that `parent` has stored: nothing of it is computed for the first time again.
   void fork(std::size_t parent, std::size_t child) { projected_[child] = projected_[parent]; }
 
   /// The report with its sums and rates, when all sequences have ended.
-  Report finish(const KvManager& manager);
+  Report finish(const KvManager& manager, std::int64_t preemptions);
 
  private:
   Report report_;
-  std::int64_t preemptions_ = 0;
   std::vector<std::int64_t> projected_;  // [sequences] positions whose K and V were computed at least once
 };
 

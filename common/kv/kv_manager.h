@@ -15,10 +15,11 @@
 
 namespace kvcache {
 
-/// What one sequence wants of a pass: K and V of all its tokens, so that its next token can be predicted.
+/// What one sequence wants of a pass: K and V of all its tokens, so that its next token can be predicted. A
+/// prompt that is computed in chunks asks for its first tokens, then for more of them.
 struct Work {
   std::int32_t sequence = 0;                ///< an id of the caller's, fresh for each sequence
-  std::span<const std::int32_t> token_ids;  ///< [length] the whole sequence so far: prompt, then output
+  std::span<const std::int32_t> token_ids;  ///< [length] from the first on: prompt, then output
 };
 
 /// The bookkeeping of one step. A plan must be followed by `commit` once the pass has run, or by `abort`.
@@ -31,7 +32,8 @@ class KvManager {
   /// are wanted.
   /// @return nothing if it does not fit now; then nothing has changed.
   virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
-  /// The pass has run: lengths advance.
+  /// The pass has been given to the device: lengths advance. An id that was not known when the pass was
+  /// planned, the last of a sequence, is in `plan` now.
   virtual void commit(const PassPlan& plan) = 0;
   /// The pass will not run: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;
@@ -41,6 +43,7 @@ class KvManager {
   /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
   /// step 4 can.
   virtual void fork(std::int32_t parent, std::int32_t child);
+  virtual bool can_fork() const { return false; }
   /// Keeps `sequence` as a prefix that later ones can share, in place of the one kept before. Only step 4
   /// can.
   virtual void pin(std::int32_t sequence);

@@ -1,14 +1,17 @@
 /// @file
-/// See run.h.
+/// See run.h. This is not the serving engine (common/serving/engine.h), although both obey one scheduler:
+/// here all requests are there from the start and prefill is told apart from decode, which makes a report
+/// that two steps can be compared by; there requests come and go at any time.
 #include "common/kv/run.h"
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <iterator>
 
 #include "common/error.h"
 #include "common/kv/accounts.h"
+#include "common/serving/scheduler.h"
+#include "fmt/format.h"
 
 namespace kvcache {
 namespace {
@@ -20,194 +23,142 @@ double ms_since(Clock::time_point begin) {
 }
 
 /// A request on its way.
-struct Sequence {
+struct Sequence : ScheduledSequence {
   const Request* request;
-  std::vector<std::int32_t> token_ids;  // prompt, then output
   Sampler sampler;
 };
 
-/// The loop's state, so that its stages can be functions.
+/// The loop's state, so that its stages can be functions. Who is computed next is the scheduler's to say.
 class Loop {
  public:
   Loop(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
        const RunSettings& settings)
-      : model_(model), manager_(manager), store_(store), settings_(settings), accounts_(requests.size()) {
+      : model_(model),
+        manager_(manager),
+        store_(store),
+        settings_(settings),
+        accounts_(requests.size()),
+        scheduler_(manager, {.prefill_alone = true, .preempt_every = settings.preempt_every}) {
+    sequences_.reserve(requests.size());  // they stay where they are
     for (const Request& request : requests) {
-      accounts_.sequence(sequences_.size()).prompt_ids = request.prompt_ids;
-      waiting_.push_back(sequences_.size());
-      sequences_.push_back({&request, request.prompt_ids, Sampler(request.sampling)});
+      const std::size_t index = sequences_.size();
+      accounts_.sequence(index).prompt_ids = request.prompt_ids;
+      const ScheduledSequence scheduled{static_cast<std::int32_t>(index), request.prompt_ids, request.forks};
+      sequences_.push_back({scheduled, &request, Sampler(request.sampling)});
+    }
+    for (std::size_t index = 0; index < requests.size();
+         index += 1 + static_cast<std::size_t>(requests[index].forks)) {
+      scheduler_.add(sequences_[index]);
     }
   }
 
   Report run() {
     const std::int64_t gathered_before = store_.gathered_bytes();
     if (!settings_.pinned_prefix.empty()) pin_prefix();
-    while (!waiting_.empty() || !running_.empty()) {
-      while (!waiting_.empty() && admit(waiting_.front())) {
+    Clock::time_point begin = Clock::now();
+    for (NextPass pass = scheduler_.next(); pass.stuck != nullptr || !pass.turns.empty();
+         begin = Clock::now(), pass = scheduler_.next()) {
+      if (pass.stuck != nullptr) {
+        end(index_of(*pass.stuck), "capacity");
+      } else {
+        take(pass, begin);
       }
-      if (running_.empty() && !waiting_.empty()) {
-        // Nothing else holds memory and it still does not fit: it never will.
-        end(waiting_.front(), "capacity");
-        waiting_.pop_front();
-      }
-      decode();
     }
-    Report report = accounts_.finish(manager_);
+    Report report = accounts_.finish(manager_, scheduler_.preemptions());
     report.counters.gathered_bytes = store_.gathered_bytes() - gathered_before;
     return report;
   }
 
  private:
-  /// Computes K and V of all tokens of a waiting sequence and takes its next token. False if it does not fit
-  /// now.
-  bool admit(std::size_t index) {
-    const Clock::time_point begin = Clock::now();
-    const std::optional<PassPlan> plan = manager_.plan(work_of({&index, 1}));
-    if (!plan) return false;
-    run_pass(*plan);
-    waiting_.pop_front();
-    if (accounts_.sequence(index).output_ids.empty()) {
-      begin_sequences(index, begin);
-      accounts_.prefill(*plan, ms_since(begin));
-    } else {
-      // A preempted sequence came back: computing it again is part of what its next token costs.
-      take_tokens({{index, 0}});
-      accounts_.decode(ms_since(begin));
-      if (!end_if_finished(index)) running_.push_back(index);
+  /// Computes a pass: either the prompt of one sequence or a token for each of those that run.
+  void take(const NextPass& pass, Clock::time_point begin) {
+    if (settings_.before_pass) settings_.before_pass();
+    model_.forward(pass.plan, store_);
+    if (settings_.after_pass) settings_.after_pass();
+    scheduler_.commit(pass);
+    accounts_.pass(pass.plan, manager_);
+    const std::size_t first = index_of(*pass.turns.front().sequence);
+    if (accounts_.sequence(first).output_ids.empty()) {
+      begin_sequences(first, begin);
+      accounts_.prefill(pass.plan, ms_since(begin));
+      return;
     }
-    return true;
+    // A preempted sequence that came back is among these: computing it again is part of what its next token
+    // costs.
+    std::vector<Pick> picks;
+    std::vector<std::size_t> indices;
+    for (const NextPass::Turn& turn : pass.turns) {
+      indices.push_back(index_of(*turn.sequence));
+      picks.push_back({std::ssize(picks), &sequences_[indices.back()].sampler});
+    }
+    add_tokens(indices, picks);
+    accounts_.decode(ms_since(begin));
+    for (const std::size_t index : indices) end_if_finished(index);
   }
 
   /// The first tokens of a sequence that was prefilled and of the samples that fork from it: they share all
   /// that the prefill has stored, and its logits.
   void begin_sequences(std::size_t parent, Clock::time_point begin) {
-    const std::size_t samples = parent + 1 + static_cast<std::size_t>(sequences_[parent].request->forks);
-    accounts_.sequence(parent).cached_tokens = manager_.cached_tokens(static_cast<std::int32_t>(parent));
-    for (std::size_t child = parent + 1; child < samples; ++child) {
-      manager_.fork(static_cast<std::int32_t>(parent), static_cast<std::int32_t>(child));
+    std::vector<std::size_t> samples{parent};
+    std::vector<ScheduledSequence*> children;
+    accounts_.sequence(parent).cached_tokens = manager_.cached_tokens(sequences_[parent].id);
+    for (std::int64_t n = 0; n < sequences_[parent].forks; ++n) {
+      const std::size_t child = samples.back() + 1;
+      samples.push_back(child);
+      children.push_back(&sequences_[child]);
       accounts_.fork(parent, child);
       accounts_.sequence(child).cached_tokens = std::ssize(sequences_[parent].token_ids);
-      waiting_.pop_front();
     }
-    std::vector<Turn> turns;
-    for (std::size_t sample = parent; sample < samples; ++sample) {
+    scheduler_.fork(sequences_[parent], children);
+    std::vector<Pick> picks;
+    if (sequences_[parent].request->max_tokens > 0) {
+      for (const std::size_t sample : samples) picks.push_back({0, &sequences_[sample].sampler});
+    }
+    add_tokens(samples, picks);
+    for (const std::size_t sample : samples) {
       if (settings_.keep_logits) accounts_.sequence(sample).logits = model_.logits();
-      if (sequences_[sample].request->max_tokens > 0) turns.push_back({sample, 0});
-    }
-    take_tokens(turns);
-    for (std::size_t sample = parent; sample < samples; ++sample) {
       accounts_.sequence(sample).ttft_ms = ms_since(begin);
-      if (!end_if_finished(sample)) running_.push_back(sample);
+      end_if_finished(sample);
     }
-  }
-
-  /// One token for every running sequence; preempts the youngest until the others fit.
-  void decode() {
-    std::erase_if(running_, [this](std::size_t index) { return end_if_beyond_capacity(index); });
-    if (settings_.preempt_every > 0 && !running_.empty() &&
-        (accounts_.decode_passes() + 1) % settings_.preempt_every == 0) {
-      preempt_youngest();
-    }
-    std::optional<PassPlan> plan;
-    while (!running_.empty() && !(plan = manager_.plan(work_of(running_)))) {
-      if (running_.size() == 1) {
-        end(running_.front(), "capacity");
-        running_.clear();
-      } else {
-        preempt_youngest();
-      }
-    }
-    if (running_.empty()) return;
-    const Clock::time_point begin = Clock::now();
-    run_pass(*plan);
-    std::vector<Turn> turns;
-    for (const std::size_t index : running_) turns.push_back({index, std::ssize(turns)});
-    take_tokens(turns);
-    accounts_.decode(ms_since(begin));
-    std::erase_if(running_, [this](std::size_t index) { return end_if_finished(index); });
-  }
-
-  /// The youngest goes back to the head of the queue: all that wait are younger.
-  void preempt_youngest() {
-    manager_.free(static_cast<std::int32_t>(running_.back()));
-    waiting_.push_front(running_.back());
-    running_.pop_back();
-    accounts_.preemption();
   }
 
   /// Computes the prefix that is to stay, under an id that no request has.
   void pin_prefix() {
     const Clock::time_point begin = Clock::now();
-    const auto id = static_cast<std::int32_t>(sequences_.size());
-    const Work work{id, settings_.pinned_prefix};
-    const std::optional<PassPlan> plan = manager_.plan({&work, 1});
-    if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
-    run_pass(*plan);
-    model_.pick({});  // nothing is chosen; this waits until the pass is done
-    manager_.pin(id);
-    accounts_.prefill(*plan, ms_since(begin));
-  }
-
-  std::vector<Work> work_of(std::span<const std::size_t> indices) const {
-    std::vector<Work> work;
-    for (const std::size_t index : indices)
-      work.push_back({static_cast<std::int32_t>(index), sequences_[index].token_ids});
-    return work;
-  }
-
-  void run_pass(const PassPlan& plan) {
-    if (settings_.before_pass) settings_.before_pass();
-    model_.forward(plan, store_);
-    if (settings_.after_pass) settings_.after_pass();
-    manager_.commit(plan);
+    const PassPlan plan = kvcache::pin_prefix(model_, manager_, store_, settings_.pinned_prefix,
+                                              static_cast<std::int32_t>(sequences_.size()));
     accounts_.pass(plan, manager_);
+    accounts_.prefill(plan, ms_since(begin));
   }
 
-  /// A sequence whose next token is chosen from a row of the last pass's logits.
-  struct Turn {
-    std::size_t index;
-    std::int64_t row;
-  };
-  void take_tokens(const std::vector<Turn>& turns) {
-    std::vector<Pick> picks;
-    for (const Turn& turn : turns) picks.push_back({turn.row, &sequences_[turn.index].sampler});
+  /// A token for each of the sequences, chosen from the last pass's logits; none without picks.
+  void add_tokens(const std::vector<std::size_t>& indices, const std::vector<Pick>& picks) {
     const std::vector<std::int32_t> ids = model_.pick(picks);
-    for (std::size_t n = 0; n < turns.size(); ++n) {
-      const std::size_t index = turns[n].index;
-      sequences_[index].token_ids.push_back(ids[n]);
-      accounts_.sequence(index).output_ids.push_back(ids[n]);
-      if (settings_.on_token) settings_.on_token(index, ids[n]);
+    for (std::size_t n = 0; n < ids.size(); ++n) {
+      sequences_[indices[n]].token_ids.push_back(ids[n]);
+      accounts_.sequence(indices[n]).output_ids.push_back(ids[n]);
+      if (settings_.on_token) settings_.on_token(indices[n], ids[n]);
     }
   }
 
-  bool end_if_finished(std::size_t index) {
+  void end_if_finished(std::size_t index) {
     const Request& request = *sequences_[index].request;
-    const std::vector<std::int32_t>& outputs = accounts_.sequence(index).output_ids;
-    const std::vector<std::int32_t>& eos_ids = model_.config().eos_ids;
-    if (!request.ignore_eos && !outputs.empty() &&
-        std::binary_search(eos_ids.begin(), eos_ids.end(), outputs.back())) {
-      end(index, "stop");
-    } else if (std::ssize(outputs) >= request.max_tokens ||
-               std::ssize(sequences_[index].token_ids) >= model_.config().max_position_embeddings) {
-      end(index, "length");
-    } else {
-      return false;
-    }
-    return true;
-  }
-
-  bool end_if_beyond_capacity(std::size_t index) {
-    if (std::ssize(sequences_[index].token_ids) <= manager_.capacity()) return false;
-    end(index, "capacity");
-    return true;
+    const std::string reason =
+        finish_reason(model_.config(), sequences_[index].token_ids, std::ssize(request.prompt_ids),
+                      request.max_tokens, request.ignore_eos);
+    if (!reason.empty()) end(index, reason);
   }
 
   /// Notes why a sequence ended and gives its memory back.
-  void end(std::size_t index, const char* reason) {
+  void end(std::size_t index, const std::string& reason) {
     accounts_.sequence(index).finish_reason = reason;
-    accounts_.sequence(index).block_table = manager_.block_table(static_cast<std::int32_t>(index));
+    accounts_.sequence(index).block_table = manager_.block_table(sequences_[index].id);
     if (settings_.on_end) settings_.on_end(index, reason);
-    manager_.free(static_cast<std::int32_t>(index));
+    scheduler_.remove(sequences_[index]);
+  }
+
+  static std::size_t index_of(const ScheduledSequence& sequence) {
+    return static_cast<std::size_t>(sequence.id);
   }
 
   Transformer& model_;
@@ -215,12 +166,51 @@ class Loop {
   KvStore& store_;
   const RunSettings& settings_;
   Accounts accounts_;
-  std::vector<Sequence> sequences_;   // [requests]
-  std::deque<std::size_t> waiting_;   // indices, oldest first
-  std::vector<std::size_t> running_;  // indices, in order of admission, which is that of age
+  Scheduler scheduler_;
+  std::vector<Sequence> sequences_;  // [requests] an id is an index
 };
 
 }  // namespace
+
+std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
+                          std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos) {
+  const std::int64_t outputs = std::ssize(token_ids) - prompt_tokens;
+  if (!ignore_eos && outputs > 0 && std::ranges::binary_search(config.eos_ids, token_ids.back()))
+    return "stop";
+  const bool is_full = std::ssize(token_ids) >= config.max_position_embeddings;
+  return outputs >= max_tokens || is_full ? "length" : "";
+}
+
+void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config) {
+  const auto length = static_cast<std::int64_t>(ids.size());
+  if (length == 0) {
+    throw InputError(fmt::format(
+        "{} is empty: it has no token, and this model adds none of its own; give some text", name));
+  }
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      throw InputError(
+          fmt::format("{}: token id {} is outside the vocabulary, 0 to {}", name, id, config.vocab_size - 1));
+    }
+  }
+  if (length >= config.max_position_embeddings) {
+    throw InputError(
+        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
+                    length, config.max_position_embeddings));
+  }
+}
+
+PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
+                    std::span<const std::int32_t> token_ids, std::int32_t sequence) {
+  const Work work{sequence, token_ids};
+  std::optional<PassPlan> plan = manager.plan({&work, 1});
+  if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
+  model.forward(*plan, store);
+  manager.commit(*plan);
+  model.pick({});  // nothing is chosen; this waits until the pass is done
+  manager.pin(sequence);
+  return *std::move(plan);
+}
 
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
            const RunSettings& settings) {

@@ -25,6 +25,24 @@ struct Request {
   std::int64_t forks = 0;
 };
 
+/// @param name  of the prompt, for the message
+/// @throws InputError for a prompt that is empty, has an id outside the vocabulary, or leaves no room in the
+/// context.
+void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config);
+
+/// Computes a prefix that is to stay, for the prompts that begin with it, as `sequence`; only with a manager
+/// that can share.
+/// @return the pass
+/// @throws RunError if the pool is too small.
+PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
+                    std::span<const std::int32_t> token_ids, std::int32_t sequence);
+
+/// Why a sequence ends with the ids it has: "stop" for an end-of-sequence id, "length" for its number of
+/// tokens or the end of the context. Empty: it goes on.
+/// @param token_ids  [prompt_tokens + outputs]
+std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
+                          std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos);
+
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
 /// Called with the index of a request and its finish reason, before its memory goes back.
@@ -33,7 +51,7 @@ using OnEnd = std::function<void(std::size_t request, const std::string& reason)
 /// How to run.
 struct RunSettings {
   bool keep_logits = false;  ///< report each sequence's logits after its prompt
-  /// For tests: preempt the youngest every so many decode passes; 0: only when needed.
+  /// For tests: preempt the youngest every so many passes; 0: only when needed.
   std::int64_t preempt_every = 0;
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};

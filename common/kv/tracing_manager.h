@@ -17,7 +17,8 @@
 namespace kvcache {
 
 /// Does what another manager does and writes one JSON object per call to a stream, each on a line of its own.
-/// A call costs time in proportion to the pool, since all of the state is compared.
+/// A call costs time in proportion to the pool, since all of the state is compared. Ids are written when they
+/// are planned, so they must be known then: not for passes that a scheduler prepares.
 class TracingManager final : public KvManager {
  public:
   /// The text of one token on its own.
@@ -36,6 +37,7 @@ class TracingManager final : public KvManager {
   void free(std::int32_t sequence) override;
   void fork(std::int32_t parent, std::int32_t child) override;
   void pin(std::int32_t sequence) override;
+  bool can_fork() const override { return traced_.can_fork(); }
 
   std::int64_t capacity() const override { return traced_.capacity(); }
   KvMemoryReport memory() const override { return traced_.memory(); }

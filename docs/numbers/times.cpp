@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "common/cli/machine.h"
 #include "docs/numbers/experiments.h"
-#include "docs/numbers/machine.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 

@@ -2,7 +2,7 @@
 /// See record.h.
 #include "docs/plots/record.h"
 
-#include "docs/numbers/machine.h"
+#include "common/cli/machine.h"
 
 namespace kvcache {
 namespace {

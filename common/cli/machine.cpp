@@ -1,6 +1,6 @@
 /// @file
 /// See machine.h.
-#include "docs/numbers/machine.h"
+#include "common/cli/machine.h"
 
 #include <chrono>
 #include <ctime>

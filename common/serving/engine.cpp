@@ -1,0 +1,265 @@
+/// @file
+/// See engine.h. Read `run_pass` first.
+#include "common/serving/engine.h"
+
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "common/error.h"
+#include "common/kv/run.h"
+#include "common/model/utf8.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+double ms_between(Engine::Clock::time_point begin, Engine::Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+/// Each sample of a request has a seed of its own.
+SamplingParams sampling_of(const GenerationRequest& request, std::int64_t sample) {
+  SamplingParams params = request.sampling;
+  params.seed += static_cast<std::uint64_t>(sample);
+  return params;
+}
+
+}  // namespace
+
+Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tokenizer* tokenizer,
+               const SchedulerSettings& settings)
+    : model_(model),
+      manager_(manager),
+      store_(store),
+      tokenizer_(tokenizer),
+      settings_(settings),
+      scheduler_(manager, settings) {}
+
+Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t number,
+                       const Tokenizer* tokenizer)
+    : ScheduledSequence{id, generation.asked.prompt_ids},
+      generation(generation),
+      number(number),
+      sampler(sampling_of(generation.asked, number)),
+      stops(generation.asked.stop) {
+  if (tokenizer != nullptr) decoder.emplace(*tokenizer);
+}
+
+// Requests come and go
+
+void Engine::check(const GenerationRequest& request) const {
+  check_prompt("prompt_ids", request.prompt_ids, model_.config());
+  if (std::ssize(request.prompt_ids) > manager_.capacity()) {
+    throw InputError(fmt::format("prompt_ids has {} tokens and the cache holds at most {} of one sequence",
+                                 request.prompt_ids.size(), manager_.capacity()));
+  }
+  if (request.max_tokens < 0)
+    throw InputError(fmt::format("max_tokens is {}; it must be 0 or more", request.max_tokens));
+  if (request.samples < 1 || request.samples > settings_.max_sequences) {
+    throw InputError(fmt::format("n is {}; it must be 1 to {}, the sequences that can run at a time",
+                                 request.samples, settings_.max_sequences));
+  }
+  const Sampler checks_its_parameters(request.sampling);
+  if (!request.stop.empty() && tokenizer_ == nullptr)
+    throw InputError("stop needs a tokenizer, and this model has none");
+  for (const std::string& stop : request.stop) {
+    if (stop.empty() || find_invalid_utf8(stop))
+      throw InputError("stop has a string that is empty or not valid UTF-8");
+  }
+}
+
+void Engine::pin(std::span<const std::int32_t> token_ids) {
+  pin_prefix(model_, manager_, store_, token_ids, fresh_sequence());
+}
+
+void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
+                 Clock::time_point submitted) {
+  Generation& generation = generations_[id];
+  generation.id = id;
+  generation.asked = std::move(request);
+  generation.on_event = std::move(on_event);
+  generation.submitted = submitted;
+  generation.summary.prompt_tokens = std::ssize(generation.asked.prompt_ids);
+  generation.open = generation.asked.samples;
+  for (std::int64_t number = 0; number < generation.asked.samples; ++number)
+    generation.samples.emplace_back(fresh_sequence(), generation, number, tokenizer_);
+  ++queued_;
+  if (manager_.can_fork()) {
+    // The others fork from the first when its prompt is computed.
+    generation.samples.front().forks = generation.asked.samples - 1;
+    scheduler_.add(generation.samples.front());
+  } else {
+    for (Sample& sample : generation.samples) scheduler_.add(sample);
+  }
+}
+
+void Engine::cancel(GenerationId id) {
+  const auto found = generations_.find(id);
+  if (found == generations_.end()) return;
+  std::deque<Sample>& samples = found->second.samples;
+  std::vector<Sample*> open;  // the request is gone with the last of them
+  for (Sample& sample : samples) {
+    if (!sample.ended) open.push_back(&sample);
+  }
+  for (Sample* sample : open) end(*sample, "cancelled");
+}
+
+void Engine::cancel_all() {
+  while (!generations_.empty()) cancel(generations_.begin()->first);
+}
+
+void Engine::fail() {
+  for (auto& [id, generation] : generations_) {
+    for (Sample& sample : generation.samples) {
+      if (sample.ended) continue;
+      GenerationEvent event{.sample = sample.number, .finish_reason = "error"};
+      if (--generation.open == 0) event.summary = generation.summary;
+      generation.on_event(event);
+    }
+  }
+  generations_.clear();
+  queued_ = 0;
+}
+
+/// Ids come round after 2^31 sequences; none is so old that it would still be there.
+std::int32_t Engine::fresh_sequence() {
+  last_sequence_ = last_sequence_ == std::numeric_limits<std::int32_t>::max() ? 0 : last_sequence_ + 1;
+  return last_sequence_;
+}
+
+// One pass
+
+bool Engine::run_pass() {
+  const Clock::time_point begin = Clock::now();
+  const bool prepared = scheduler_.prepared();
+  NextPass pass = scheduler_.next();
+  for (; pass.stuck != nullptr; pass = scheduler_.next()) end_stuck(static_cast<Sample&>(*pass.stuck));
+  if (pass.turns.empty()) return false;
+
+  const Clock::time_point planned = Clock::now();
+  model_.forward(pass.plan, store_);  // on a GPU it runs while the host goes on here
+  scheduler_.commit(pass);
+  ++totals_.passes;
+  totals_.prepared_passes += prepared ? 1 : 0;
+  totals_.computed_tokens += pass.plan.tokens();
+  note_admitted(pass, begin);
+  takers_.clear();
+  picks_.clear();
+  for (const NextPass::Turn& turn : pass.turns) {
+    if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
+  }
+  scheduler_.prepare();
+  const std::vector<std::int32_t> ids = model_.pick(picks_);  // waits for the pass
+  const Clock::time_point computed = Clock::now();
+  for (std::size_t n = 0; n < takers_.size(); ++n) take_token(*takers_[n], ids[n]);
+  totals_.model_ms += ms_between(planned, computed);
+  totals_.host_ms += ms_between(begin, planned) + ms_between(computed, Clock::now());
+  return true;
+}
+
+/// With a sample end those that would have forked from it.
+void Engine::end_stuck(Sample& sample) {
+  std::vector<Sample*> samples;
+  for (Sample& other : sample.generation.samples) {
+    if (&other == &sample || sample.forks > 0) samples.push_back(&other);
+  }
+  for (Sample* each : samples) end(*each, "capacity");
+}
+
+/// Those whose first pass this was.
+void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
+  for (const NextPass::Turn& turn : pass.turns) {
+    Generation& generation = static_cast<Sample&>(*turn.sequence).generation;
+    if (generation.admitted) continue;
+    generation.admitted = now;
+    generation.summary.queue_ms = ms_between(generation.submitted, now);
+    generation.summary.cached_tokens = manager_.cached_tokens(turn.sequence->id);
+    --queued_;
+  }
+}
+
+/// `row` of the logits says what follows `sample`; and, if its prompt is complete only now, what follows
+/// those that fork from it.
+void Engine::want_tokens(Sample& sample, std::int64_t row) {
+  std::vector<Sample*> samples{&sample};
+  if (sample.forks > 0) {
+    std::vector<ScheduledSequence*> children;
+    for (Sample& child : sample.generation.samples) {
+      if (&child == &sample) continue;
+      samples.push_back(&child);
+      children.push_back(&child);
+    }
+    scheduler_.fork(sample, children);
+  }
+  for (Sample* taker : samples) {
+    taker->generation.asked.max_tokens == 0 ? end(*taker, "length") : expect_token(*taker, row);
+  }
+}
+
+/// A token of `sample` is on its way. If the sample ends with it whatever it is, its memory goes back now:
+/// nothing that is planned from here on runs before this pass is done.
+void Engine::expect_token(Sample& sample, std::int64_t row) {
+  takers_.push_back(&sample);
+  picks_.push_back({row, &sample.sampler});
+  sample.token_ids.push_back(kUnknownToken);
+  const GenerationRequest& asked = sample.generation.asked;
+  const bool is_last = !finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
+                                      asked.max_tokens, /*ignore_eos=*/true)
+                            .empty();
+  if (is_last) scheduler_.remove(sample);
+}
+
+void Engine::take_token(Sample& sample, std::int32_t id) {
+  Generation& generation = sample.generation;
+  const GenerationRequest& asked = generation.asked;
+  if (!generation.began) {
+    generation.began = Clock::now();
+    generation.summary.prefill_ms = ms_between(*generation.admitted, *generation.began);
+  }
+  sample.token_ids.back() = id;
+  ++generation.summary.generated_tokens;
+  ++totals_.generated_tokens;
+  GenerationEvent event{.sample = sample.number, .id = id};
+  std::string reason = finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
+                                     asked.max_tokens, asked.ignore_eos);
+  // The id of the end has no text.
+  if (sample.decoder && reason != "stop") event.text = sample.stops.push(sample.decoder->push(id));
+  if (sample.stops.stopped()) reason = "stop";
+  if (reason.empty()) {
+    generation.on_event(event);
+  } else {
+    end(sample, reason, std::move(event));
+  }
+}
+
+/// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
+void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
+  Generation& generation = sample.generation;
+  if (!generation.admitted && generation.open == 1) --queued_;  // it never will
+  scheduler_.remove(sample);
+  sample.ended = true;
+  event.sample = sample.number;
+  event.finish_reason = reason;
+  if (sample.decoder) {
+    event.text += sample.stops.push(sample.decoder->finish());
+    if (sample.stops.stopped() && reason != "cancelled") event.finish_reason = "stop";
+    event.text += sample.stops.finish();
+  }
+  if (--generation.open == 0) {
+    const Clock::time_point now = Clock::now();
+    if (generation.began) {
+      generation.summary.decode_ms = ms_between(*generation.began, now);
+    } else if (generation.admitted) {
+      generation.summary.prefill_ms = ms_between(*generation.admitted, now);
+    } else {
+      generation.summary.queue_ms = ms_between(generation.submitted, now);
+    }
+    event.summary = generation.summary;
+    ++totals_.requests;
+  }
+  generation.on_event(event);
+  if (generation.open == 0) generations_.erase(generation.id);
+}
+
+}  // namespace kvcache

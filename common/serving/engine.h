@@ -1,0 +1,167 @@
+/// @file
+/// Many requests at once: the engine takes them from their arrival to their end, one pass at a time, and
+/// tells each of its tokens as they come. Who is computed next is the scheduler's to say (scheduler.h); what
+/// is remembered is the step's, so that steps 2, 3 and 4 serve with the same code. The engine belongs to one
+/// thread; engine_thread.h is the door for others.
+///
+/// On a GPU `forward` only queues a pass. While it runs, the host advances the bookkeeping (lengths, hashes
+/// of full blocks), forks samples, takes back the memory of those that end with this pass by their length,
+/// and plans the next pass: slots, block tables, who is admitted. It waits once, for the chosen ids. They
+/// are put into the plan, which is then run; unless somebody ended by what was chosen, came or went: then a
+/// new plan is made.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/kv/kv_store.h"
+#include "common/model/sampler.h"
+#include "common/model/tokenizer.h"
+#include "common/model/transformer.h"
+#include "common/serving/scheduler.h"
+#include "common/serving/stop_strings.h"
+
+namespace kvcache {
+
+/// What a client asks for.
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt_ids;  ///< at least one, fewer than the context
+  std::int64_t max_tokens = 64;          ///< new tokens of each sample; 0: prefill only
+  bool ignore_eos = false;
+  SamplingParams sampling;        ///< sample n draws with the seed `seed + n`, whatever else runs
+  std::int64_t samples = 1;       ///< outputs of this prompt; where blocks can be shared they fork after it
+  std::vector<std::string> stop;  ///< texts that end an output; they are not part of it
+};
+
+/// What a request was, when it has ended.
+struct GenerationSummary {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;     ///< of the prompt, not computed when it was admitted first
+  std::int64_t generated_tokens = 0;  ///< of all samples, each counted once, however often it was recomputed
+  double queue_ms = 0;                ///< from the submission until it was admitted, or ended
+  double prefill_ms = 0;              ///< from then until the first token, or the end if there was none
+  double decode_ms = 0;               ///< from then until the last sample ended
+};
+
+/// Something happened to a sample.
+struct GenerationEvent {
+  std::int64_t sample = 0;
+  std::optional<std::int32_t> id = {};  ///< a token was chosen
+  /// Text that became certain; the texts of a sample, joined, are its output. It may come later than the id
+  /// it belongs to: characters are never cut, and what might become a stop string is held back.
+  std::string text = {};
+  /// The sample has ended: "stop", "length", "capacity" (as in the report), "cancelled", or "error" when the
+  /// engine has failed. Empty: it goes on.
+  std::string finish_reason = {};
+  std::optional<GenerationSummary> summary = {};  ///< with the last event of the request
+};
+
+/// Called by the engine's thread: must not throw, wait, or call the engine.
+using OnGenerationEvent = std::function<void(const GenerationEvent&)>;
+
+using GenerationId = std::uint64_t;
+
+/// What an engine has done so far.
+struct EngineTotals {
+  std::int64_t requests = 0;  ///< ended
+  std::int64_t passes = 0;
+  std::int64_t prepared_passes = 0;   ///< of them, planned while the one before was being computed
+  std::int64_t computed_tokens = 0;   ///< rows of all passes
+  std::int64_t generated_tokens = 0;  ///< told to clients
+  double model_ms = 0;                ///< from the start of passes until their ids were there
+  double host_ms = 0;  ///< between passes: planning anew, telling; a GPU has nothing to do meanwhile
+};
+
+class Engine {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// @param tokenizer  for texts; nullptr: there are ids alone, and no stop strings
+  /// @throws InputError for settings that cannot be.
+  Engine(Transformer& model, KvManager& manager, KvStore& store, const Tokenizer* tokenizer,
+         const SchedulerSettings& settings);
+
+  /// May be called by any thread.
+  /// @throws InputError naming the field, its value and what would be right, for a request that cannot be
+  /// computed.
+  void check(const GenerationRequest& request) const;
+  /// Computes a prefix that is to stay, for the prompts that begin with it; only where blocks can be shared.
+  /// @throws RunError if the pool is too small.
+  void pin(std::span<const std::int32_t> token_ids);
+
+  /// A request that passes `check` waits from now on.
+  /// @param id         that no request has
+  /// @param submitted  since when it waits
+  void add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
+           Clock::time_point submitted = Clock::now());
+  /// Ends a request wherever it is; what it held is free at once. Harmless for one that is not there.
+  void cancel(GenerationId id);
+  void cancel_all();
+  /// Tells all that are there that the engine has failed. No other call may follow.
+  void fail();
+
+  /// Computes one pass.
+  /// @return false if there was nothing to compute: no request is there
+  /// @throws RunError when logits are not finite, or the device fails.
+  bool run_pass();
+
+  std::int64_t queued() const { return queued_; }  ///< requests that were not admitted yet
+  const Scheduler& scheduler() const { return scheduler_; }
+  const KvManager& manager() const { return manager_; }
+  const EngineTotals& totals() const { return totals_; }
+
+ private:
+  struct Generation;
+  /// One output.
+  struct Sample : ScheduledSequence {
+    Sample(std::int32_t id, Generation& generation, std::int64_t number, const Tokenizer* tokenizer);
+
+    Generation& generation;
+    std::int64_t number;
+    Sampler sampler;
+    std::optional<StreamDecoder> decoder;  // none without a tokenizer
+    StopStrings stops;
+    bool ended = false;
+  };
+  /// A request on its way.
+  struct Generation {
+    GenerationId id = 0;
+    GenerationRequest asked;
+    OnGenerationEvent on_event;
+    std::deque<Sample> samples;  // they stay where they are
+    std::int64_t open = 0;       // samples that have not ended
+    GenerationSummary summary;
+    Clock::time_point submitted;
+    std::optional<Clock::time_point> admitted, began;  // began: the first token
+  };
+
+  void note_admitted(const NextPass& pass, Clock::time_point now);
+  void end_stuck(Sample& sample);
+  void want_tokens(Sample& sample, std::int64_t row);
+  void expect_token(Sample& sample, std::int64_t row);
+  void take_token(Sample& sample, std::int32_t id);
+  void end(Sample& sample, const std::string& reason, GenerationEvent event = {});
+  std::int32_t fresh_sequence();
+
+  Transformer& model_;
+  KvManager& manager_;
+  KvStore& store_;
+  const Tokenizer* tokenizer_;
+  SchedulerSettings settings_;
+  Scheduler scheduler_;
+  std::unordered_map<GenerationId, Generation> generations_;
+  std::int32_t last_sequence_ = 0;
+  std::int64_t queued_ = 0;
+  EngineTotals totals_;
+  // Of the pass: who gets a token, from which row.
+  std::vector<Sample*> takers_;
+  std::vector<Pick> picks_;  // [takers]
+};
+
+}  // namespace kvcache

@@ -1,0 +1,148 @@
+/// @file
+/// See engine_thread.h. Read `serve` first. The mutex is never held while the engine works or a listener is
+/// called, so neither can make another thread wait for a pass.
+#include "common/serving/engine_thread.h"
+
+#include <exception>
+#include <utility>
+
+namespace kvcache {
+
+EngineThread::EngineThread(Engine& engine, std::int64_t max_queued)
+    : engine_(engine), max_queued_(max_queued) {
+  look();
+  thread_ = std::thread([this] { work(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = stopping_ = true;
+  }
+  ordered_.notify_one();
+  thread_.join();
+}
+
+// The engine's side
+
+void EngineThread::work() {
+  std::string failure;
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  status_.failure = failure;
+  // What was submitted meanwhile is told how it ended, too.
+  if (!failure.empty()) std::erase_if(orders_, [](const Order& order) { return order.index() == 1; });
+  carry_out_orders(lock);
+  lock.unlock();
+  failure.empty() ? engine_.cancel_all() : engine_.fail();
+  lock.lock();
+  if (failure.empty()) look();
+  idle_ = true;
+  looked_.notify_all();
+}
+
+void EngineThread::serve() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    carry_out_orders(lock);
+    lock.unlock();
+    const bool worked = engine_.run_pass();
+    lock.lock();
+    queued_requests_ = engine_.queued();
+    if (wanted_ || !worked) look();
+    if (worked || stopping_ || !orders_.empty()) continue;
+    idle_ = true;
+    looked_.notify_all();
+    ordered_.wait(lock, [this] { return stopping_ || !orders_.empty(); });
+  }
+}
+
+void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
+  std::deque<Order> orders = std::exchange(orders_, {});
+  lock.unlock();
+  for (Order& order : orders) {
+    if (auto* submission = std::get_if<Submission>(&order)) {
+      engine_.add(submission->id, std::move(submission->request), std::move(submission->on_event),
+                  submission->at);
+    } else if (const auto& id = std::get<Cancellation>(order).id) {
+      engine_.cancel(*id);
+    } else {
+      engine_.cancel_all();
+    }
+  }
+  lock.lock();
+  for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
+  queued_requests_ = engine_.queued();
+}
+
+void EngineThread::look() {
+  const Scheduler& scheduler = engine_.scheduler();
+  const KvManager& manager = engine_.manager();
+  status_.running.clear();
+  for (const ScheduledSequence* sequence : scheduler.running())
+    status_.running.push_back({sequence->id, sequence->stored, manager.block_table(sequence->id)});
+  status_.waiting = std::ssize(scheduler.waiting()) + ordered_requests_;
+  status_.blocks = manager.blocks();
+  status_.memory = manager.memory();
+  status_.counters = manager.counters();
+  status_.counters.preemptions = scheduler.preemptions();
+  status_.totals = engine_.totals();
+  wanted_ = false;
+  ++looks_;
+  looked_.notify_all();
+}
+
+// The side of all others
+
+void EngineThread::leave(Order order) {
+  orders_.push_back(std::move(order));
+  idle_ = false;
+  ordered_.notify_one();
+}
+
+std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(GenerationRequest request,
+                                                                       OnGenerationEvent on_event) {
+  engine_.check(request);
+  const std::lock_guard lock(mutex_);
+  if (closed_) return Refusal::closed;
+  if (ordered_requests_ + queued_requests_ >= max_queued_) return Refusal::queue_full;
+  ++ordered_requests_;
+  leave(Submission{++last_id_, std::move(request), std::move(on_event), Engine::Clock::now()});
+  return last_id_;
+}
+
+void EngineThread::cancel(GenerationId id) {
+  const std::lock_guard lock(mutex_);
+  if (status_.failure.empty()) leave(Cancellation{id});
+}
+
+void EngineThread::cancel_all() {
+  const std::lock_guard lock(mutex_);
+  if (status_.failure.empty()) leave(Cancellation{});
+}
+
+void EngineThread::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+bool EngineThread::wait_until_idle(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  return looked_.wait_for(lock, at_most, [this] { return idle_; });
+}
+
+EngineStatus EngineThread::status(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  if (!idle_) {
+    wanted_ = true;
+    looked_.wait_for(lock, at_most, [this, seen = looks_] { return idle_ || looks_ != seen; });
+  }
+  return status_;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,110 @@
+/// @file
+/// An engine at work on a thread of its own, and the door to it for all other threads. They leave orders
+/// (take this request, end that one), which the engine's thread carries out between two passes; when there is
+/// nothing to do it sleeps. What happens to a request is told by its listener, on the engine's thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "common/kv/report.h"
+#include "common/serving/engine.h"
+
+namespace kvcache {
+
+/// What an engine looks like between two passes. The next one may be planned already: blocks that it needs
+/// are then in use, and who is admitted by it runs, with no token stored.
+struct EngineStatus {
+  /// A sequence that holds memory.
+  struct Running {
+    std::int32_t sequence = 0;
+    std::int64_t tokens = 0;                ///< stored
+    std::vector<std::int32_t> block_table;  ///< empty without blocks
+  };
+  std::vector<Running> running;  ///< oldest first
+  std::int64_t waiting = 0;      ///< sequences, the preempted among them, and requests that have just come
+  BlocksReport blocks;
+  KvMemoryReport memory;
+  CountersReport counters;  ///< with preemptions
+  EngineTotals totals;
+  std::string failure;  ///< why the engine has failed; empty: it has not
+};
+
+class EngineThread {
+ public:
+  /// Why a request was not taken. Neither is the client's fault.
+  enum class Refusal : std::uint8_t {
+    queue_full,  ///< later there may be room
+    closed,      ///< it is being shut down, or has failed
+  };
+
+  /// Starts the thread. Nobody else may use `engine` from now on, but for `check`.
+  /// @param max_queued  requests that were not admitted yet, at most; one that is counts until its first
+  /// pass is done
+  EngineThread(Engine& engine, std::int64_t max_queued);
+  /// Cancels what is there.
+  ~EngineThread();
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  /// A request from any thread.
+  /// @return its id, or why it is not taken: then the listener is never called
+  /// @throws InputError as Engine::check
+  std::variant<GenerationId, Refusal> submit(GenerationRequest request, OnGenerationEvent on_event);
+  /// Ends a request before the next pass. Its listener is told, unless it was before.
+  void cancel(GenerationId id);
+
+  /// Takes no more requests; those that are there go on.
+  void close();
+  /// Waits until none is there.
+  /// @return false if some still are after `at_most`
+  bool wait_until_idle(std::chrono::milliseconds at_most);
+  /// Cancels all that are there.
+  void cancel_all();
+
+  /// How the engine is after the pass that is running, or how it was last seen if that takes longer than
+  /// `at_most`.
+  EngineStatus status(std::chrono::milliseconds at_most);
+
+ private:
+  struct Submission {
+    GenerationId id;
+    GenerationRequest request;
+    OnGenerationEvent on_event;
+    Engine::Clock::time_point at;
+  };
+  struct Cancellation {
+    std::optional<GenerationId> id;  // none: all
+  };
+  using Order = std::variant<Submission, Cancellation>;
+
+  void work();
+  void serve();
+  void carry_out_orders(std::unique_lock<std::mutex>& lock);
+  void look();
+  void leave(Order order);
+
+  Engine& engine_;
+  const std::int64_t max_queued_;
+
+  std::mutex mutex_;  // of all that follows
+  std::condition_variable ordered_, looked_;
+  std::deque<Order> orders_;
+  std::int64_t ordered_requests_ = 0, queued_requests_ = 0;  // not in the engine yet; there, but not admitted
+  GenerationId last_id_ = 0;
+  bool closed_ = false, stopping_ = false;
+  bool idle_ = true;         // there is nothing to do, and status_ says how it is
+  bool wanted_ = false;      // a new status
+  std::uint64_t looks_ = 0;  // statuses taken
+  EngineStatus status_;
+
+  std::thread thread_;  // the last: it uses all of the above
+};
+
+}  // namespace kvcache

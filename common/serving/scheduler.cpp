@@ -1,0 +1,256 @@
+/// @file
+/// See scheduler.h. Read `next` first.
+#include "common/serving/scheduler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <unordered_set>
+#include <utility>
+
+#include "common/error.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+std::int64_t length(const ScheduledSequence& sequence) {
+  return std::ssize(sequence.token_ids);
+}
+
+/// What the manager is asked for. A sequence in the middle of its prompt wants a part of its tokens.
+std::vector<Work> work_of(std::span<const NextPass::Turn> turns) {
+  std::vector<Work> work;
+  for (const NextPass::Turn& turn : turns) {
+    const std::span<const std::int32_t> ids = turn.sequence->token_ids;
+    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end))});
+  }
+  return work;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(KvManager& manager, const SchedulerSettings& settings)
+    : manager_(manager), settings_(settings) {
+  if (settings.max_sequences < 1)
+    throw InputError(fmt::format("max_sequences is {}; it must be at least 1", settings.max_sequences));
+  if (settings.max_batch_tokens < settings.max_sequences) {
+    throw InputError(
+        fmt::format("max_batch_tokens is {}, fewer than max_sequences, {}; each of them needs a row",
+                    settings.max_batch_tokens, settings.max_sequences));
+  }
+}
+
+NextPass Scheduler::next() {
+  if (prepared_) return take_prepared();
+  NextPass pass;
+  if ((pass.stuck = outgrown()) != nullptr) return pass;
+  if (settings_.prefill_alone && admit_alone(pass)) return pass;
+  if (preemption_is_forced()) {
+    preempt_youngest();
+    if (running_.empty() && admit_alone(pass)) return pass;
+  }
+
+  choose_turns(pass);
+  while (!running_.empty()) {
+    if (std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns))) {
+      pass.plan = *std::move(plan);
+      return pass;
+    }
+    pass.turns.pop_back();
+    if (running_.size() == 1) {
+      pass.stuck = running_.front();  // alone, and still it cannot grow
+      return pass;
+    }
+    ++running_.back()->preemptions;
+    preempt_youngest();
+  }
+  // Nothing else holds memory, and still the next one was not admitted.
+  if (!waiting_.empty()) pass.stuck = waiting_.front();
+  return pass;
+}
+
+void Scheduler::prepare() {
+  if (settings_.prefill_alone || preemption_is_forced() || outgrown() != nullptr) return;
+  NextPass pass;
+  choose_turns(pass);
+  if (running_.empty()) return;
+  std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
+  if (!plan) return;  // who is preempted is decided when it is known who ends
+  pass.plan = *std::move(plan);
+  prepared_ = std::move(pass);
+}
+
+/// The tokens that were unknown are known now.
+NextPass Scheduler::take_prepared() {
+  NextPass pass = *std::exchange(prepared_, std::nullopt);
+  for (std::size_t n = 0; n < pass.turns.size(); ++n) {
+    const NextPass::Turn& turn = pass.turns[n];
+    const auto row = static_cast<std::size_t>(pass.plan.logits_rows[n]);
+    pass.plan.token_ids[row] = turn.sequence->token_ids[static_cast<std::size_t>(turn.end - 1)];
+  }
+  return pass;
+}
+
+/// Undoes `prepare`: who was admitted waits again.
+void Scheduler::drop_prepared() {
+  if (!prepared_) return;
+  manager_.abort(prepared_->plan);
+  prepared_.reset();
+  while (!running_.empty() && running_.back()->stored == 0) {
+    waiting_.push_front(running_.back());
+    running_.pop_back();
+  }
+}
+
+void Scheduler::commit(const NextPass& pass) {
+  manager_.commit(pass.plan);
+  for (const NextPass::Turn& turn : pass.turns) turn.sequence->stored = turn.end;
+  ++passes_;
+}
+
+bool Scheduler::preemption_is_forced() const {
+  return settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty();
+}
+
+/// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
+ScheduledSequence* Scheduler::outgrown() const {
+  const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
+    return length(*sequence) > manager_.capacity();
+  });
+  return found == running_.end() ? nullptr : *found;
+}
+
+/// Those that run, and those that can be admitted beside them.
+void Scheduler::choose_turns(NextPass& pass) {
+  std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
+  if (settings_.prefill_alone) return;
+  while (const std::int64_t taken = admit(pass, rows)) rows -= taken;
+}
+
+/// A turn for each of those that run, the oldest first: one row if it decodes, else what is left of its
+/// prompt, but never more than there is.
+/// @return rows
+std::int64_t Scheduler::give_turns(NextPass& pass) const {
+  std::int64_t rows = 0;
+  for (ScheduledSequence* sequence : running_) {
+    const std::int64_t wanted = length(*sequence) - sequence->stored;
+    const std::int64_t given = std::min(wanted, settings_.max_batch_tokens - rows);
+    pass.turns.push_back({sequence, sequence->stored + given});
+    rows += given;
+  }
+  return rows;
+}
+
+/// Whether the rules, memory aside, let the first of those that wait be admitted.
+bool Scheduler::may_admit() const {
+  if (waiting_.empty()) return false;
+  if (running_.empty()) return true;
+  const ScheduledSequence& first = *waiting_.front();
+  std::int64_t seats = 1 + first.forks;
+  for (const ScheduledSequence* sequence : running_) seats += 1 + sequence->forks;
+  return seats <= settings_.max_sequences && first.preemptions < kMaxPreemptions;
+}
+
+void Scheduler::admit_front() {
+  running_.push_back(waiting_.front());
+  waiting_.pop_front();
+}
+
+/// Admits the first of those that wait with a pass of its own, if it fits.
+bool Scheduler::admit_alone(NextPass& pass) {
+  if (!may_admit()) return false;
+  pass.turns = {{waiting_.front(), length(*waiting_.front())}};
+  std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
+  if (!plan) {
+    pass.turns.clear();
+    return false;
+  }
+  pass.plan = *std::move(plan);
+  admit_front();
+  return true;
+}
+
+/// Admits the first of those that wait, if there are rows left for it and the whole of it fits beside the
+/// others. It begins with as many of its tokens as there are rows.
+/// @return rows that it takes; 0: it is not admitted
+std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows) {
+  if (rows == 0 || !may_admit()) return 0;
+  ScheduledSequence& first = *waiting_.front();
+  pass.turns.push_back({&first, length(first)});
+  const std::optional<PassPlan> whole = manager_.plan(work_of(pass.turns));
+  if (!whole) {
+    pass.turns.pop_back();
+    return 0;
+  }
+  manager_.abort(*whole);
+  admit_front();
+  // What the manager remembers of it needs no row.
+  const std::int64_t needed = whole->row_begin.back() - whole->row_begin.end()[-2];
+  const std::int64_t taken = std::min(rows, needed);
+  pass.turns.back().end = length(first) - needed + taken;
+  return taken;
+}
+
+/// Its memory goes back. All that wait are younger, so it is the next to come back.
+void Scheduler::preempt_youngest() {
+  ScheduledSequence& youngest = *running_.back();
+  manager_.free(youngest.id);
+  youngest.stored = 0;
+  waiting_.push_front(&youngest);
+  running_.pop_back();
+  ++preemptions_;
+}
+
+void Scheduler::add(ScheduledSequence& sequence) {
+  if (waiting_.empty()) drop_prepared();  // it may be admitted with the next pass
+  waiting_.push_back(&sequence);
+}
+
+void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children) {
+  drop_prepared();
+  for (ScheduledSequence* child : children) {
+    manager_.fork(parent.id, child->id);
+    child->stored = parent.stored;
+  }
+  parent.forks = 0;
+  running_.insert(std::next(std::ranges::find(running_, &parent)), children.begin(), children.end());
+}
+
+void Scheduler::remove(ScheduledSequence& sequence) {
+  const auto has = [&sequence](const auto& list) { return std::ranges::find(list, &sequence) != list.end(); };
+  if (!has(running_) && !has(waiting_)) return;
+  drop_prepared();
+  manager_.free(sequence.id);
+  std::erase(running_, &sequence);
+  std::erase(waiting_, &sequence);
+}
+
+void Scheduler::check_invariants() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  std::unordered_set<const ScheduledSequence*> seen;
+  std::int64_t seats = 0;
+  expect(!prepared_ || prepared_->turns.size() == running_.size(),
+         "a prepared pass is not of those that run");
+  for (std::size_t n = 0; n < running_.size(); ++n) {
+    const ScheduledSequence* sequence = running_[n];
+    const std::int64_t stored = prepared_ ? prepared_->turns[n].end : sequence->stored;
+    expect(!prepared_ || prepared_->turns[n].sequence == sequence, "a prepared pass has others than run");
+    expect(seen.insert(sequence).second, "a sequence runs twice");
+    expect(stored > 0, "a sequence runs and has nothing stored");
+    expect(stored + 1 >= length(*sequence) || n + 1 == running_.size(),
+           "one that is not the youngest is still in its prompt");
+    expect(sequence->token_ids.back() != kUnknownToken, "a token has stayed unknown");
+    seats += 1 + sequence->forks;
+  }
+  expect(seats <= settings_.max_sequences, "more sequences run than may");
+  for (const ScheduledSequence* sequence : waiting_) {
+    expect(seen.insert(sequence).second, "a sequence that waits is there twice");
+    expect(sequence->stored == 0, "a sequence waits and has something stored");
+    expect(sequence->preemptions <= kMaxPreemptions, "a sequence was preempted too often");
+  }
+}
+
+}  // namespace kvcache

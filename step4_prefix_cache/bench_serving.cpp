@@ -1,0 +1,184 @@
+/// @file
+/// What continuous batching is worth: the same requests one at a time and many at once, in the memory of each
+/// step that serves; and what the prefix cache costs where it finds nothing. `./steps serve-bench` runs it.
+#include <algorithm>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/bench/statistics.h"
+#include "common/bench/step_benchmarks.h"
+#include "common/cli/program.h"
+#include "common/cli/run_main.h"
+#include "common/error.h"
+#include "common/serving/engine.h"
+#include "fmt/format.h"
+#include "step2_flat_cache/make_cache.h"
+#include "step3_paged/make_cache.h"
+#include "step4_prefix_cache/make_cache.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kRequests = 48;
+constexpr std::int64_t kMostPrompt = 64, kMostOutputs = 128;  // tokens of a request; half of it on average
+constexpr std::int64_t kSharedTokens = 256;                   // in front of all prompts, if they share any
+constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
+constexpr std::int64_t kMemory = 8;     // sequences of that length
+constexpr int kRounds = 3;              // one at a time, then many at once
+constexpr int kPairs = 15;              // of runs with and without the prefix cache
+
+/// Requests of random lengths, the same every time.
+/// @param shared  tokens that all of them begin with
+/// @param seed    of what they do not share
+std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfig& config,
+                                           std::uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random()) % bound; };
+  std::vector<GenerationRequest> requests(kRequests);
+  for (GenerationRequest& request : requests) {
+    for (std::int64_t n = 0; n < shared; ++n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(n * 7919 % config.vocab_size));
+    for (std::int64_t n = 1 + below(kMostPrompt); n > 0; --n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(below(config.vocab_size)));
+    request.max_tokens = 1 + below(kMostOutputs);
+    request.ignore_eos = true;
+  }
+  return requests;
+}
+
+struct Outcome {
+  double seconds = 0;
+  std::int64_t tokens = 0;  // generated
+  std::size_t running_at_most = 0;
+  std::int64_t preemptions = 0;
+  double host_us = 0, host_share = 0;  // per pass; of the time
+  double prepared = 0;                 // of the passes
+
+  double tokens_per_s() const { return static_cast<double>(tokens) / seconds; }
+};
+
+/// All requests come at once; the time until the last has ended. `before` are served first and not measured:
+/// they leave a pool in which every block was used.
+Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
+              std::int64_t max_sequences, const std::vector<GenerationRequest>& before = {}) {
+  const Cache cache = make_cache(program);
+  Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
+                {.max_batch_tokens = 256, .max_sequences = max_sequences});
+  Outcome outcome;
+  GenerationId id = 0;
+  for (const std::vector<GenerationRequest>& round : {before, requests}) {
+    const EngineTotals past = engine.totals();
+    const Engine::Clock::time_point begin = Engine::Clock::now();
+    for (const GenerationRequest& request : round) engine.add(id++, request, [](const GenerationEvent&) {});
+    while (engine.run_pass())
+      outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+    outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+    const EngineTotals& now = engine.totals();
+    const double host_ms = now.host_ms - past.host_ms, model_ms = now.model_ms - past.model_ms;
+    outcome.tokens = now.generated_tokens - past.generated_tokens;
+    const auto passes = static_cast<double>(now.passes - past.passes);
+    outcome.host_us = host_ms * 1e3 / passes;
+    outcome.prepared = static_cast<double>(now.prepared_passes - past.prepared_passes) / passes;
+    outcome.host_share = host_ms / (host_ms + model_ms);
+  }
+  outcome.preemptions = engine.scheduler().preemptions();
+  return outcome;
+}
+
+/// The memory that every step gets: kMemory sequences of kLongest tokens.
+void give_memory(Program& program) {
+  program.options.max_seq_len = kLongest;
+  Request any;
+  any.prompt_ids = {0};
+  program.requests.assign(kMemory, any);
+  program.options.num_blocks = kMemory * kLongest / program.options.block_size;
+}
+
+void compare_batching(Program& program, std::int64_t shared) {
+  const std::vector<GenerationRequest> requests = requests_of(shared, program.model->config());
+  fmt::print(
+      "\n{} requests of 1 to {} prompt tokens, {} that all have in common before them, and 1 to {} new "
+      "ones; medians of {} rounds\n",
+      kRequests, kMostPrompt, shared, kMostOutputs, kRounds);
+  fmt::print("{:20} {:>14} {:>14} {:>6} {:>16} {:>12} {:>16} {:>14}\n", "", "one at a time", "many at once",
+             "ratio", "running at most", "preemptions", "prepared passes", "host between");
+  const std::pair<Step, MakeCache> steps[] = {{Step::flat_cache, make_flat_cache},
+                                              {Step::paged, make_paged_cache},
+                                              {Step::prefix_cache, make_prefix_cache}};
+  for (const auto& [step, make_cache] : steps) {
+    std::vector<double> alone, together, ratios;  // tokens per second
+    Outcome many;
+    for (int round = 0; round < kRounds; ++round) {
+      alone.push_back(serve(program, make_cache, requests, 1).tokens_per_s());
+      many = serve(program, make_cache, requests, kRequests);
+      together.push_back(many.tokens_per_s());
+      ratios.push_back(together.back() / alone.back());
+    }
+    fmt::print("{:20} {:>10.0f} t/s {:>10.0f} t/s {:>6.2f} {:>16} {:>12} {:>15.0f}% {:>11.0f} us\n",
+               name_of(step), median(alone), median(together), median(ratios), many.running_at_most,
+               many.preemptions, 100 * many.prepared, many.host_us);
+  }
+}
+
+/// Runs with and without the prefix cache in turn, on requests that have nothing in common.
+void measure_prefix_cache(Program& program) {
+  const std::vector<GenerationRequest> requests = requests_of(0, program.model->config());
+  const std::vector<GenerationRequest> before = requests_of(0, program.model->config(), /*seed=*/2);
+  std::vector<double> ratios;
+  double host_share[2] = {};  // of the time, in the last run: off, on
+  for (int pair = 0; pair < kPairs; ++pair) {
+    double rates[2];
+    for (const bool on : {pair % 2 == 0, pair % 2 != 0}) {
+      program.options.prefix_cache = on;
+      const Outcome outcome = serve(program, make_prefix_cache, requests, kRequests, before);
+      rates[on] = outcome.tokens_per_s();
+      host_share[on] = outcome.host_share;
+    }
+    ratios.push_back(rates[1] / rates[0]);
+  }
+  const auto [least, most] = std::ranges::minmax(ratios);
+  fmt::print(
+      "\nprefix cache on against off, nothing in common: {:.3f} of the speed, the median of {} pairs of runs "
+      "({:.3f} to {:.3f})\nof the time no pass was being computed: {:.2f}% on, {:.2f}% off\n",
+      median(ratios), kPairs, least, most, 100 * host_share[1], 100 * host_share[0]);
+}
+
+/// @throws InputError for an option whose value this benchmark sets.
+void refuse_own_settings(std::span<char* const> line) {
+  constexpr std::string_view own[] = {"--num-blocks", "--kv-memory", "--prefix-cache", "--benchmark_"};
+  for (const std::string_view word : line) {
+    for (const std::string_view name : own) {
+      if (word.starts_with(name))
+        throw InputError(fmt::format(
+            "{} has no use here: the pool and the prefix cache are set by the benchmark; leave it out",
+            word));
+    }
+  }
+}
+
+int bench_serving(std::span<char* const> line) {
+  refuse_own_settings(line);
+  const std::optional<Options> options = own_options(Step::prefix_cache, line);
+  if (!options) return 0;
+  Program program = load_program(Step::prefix_cache, *options);
+  if (const std::int64_t context = program.model->config().max_position_embeddings; context < kLongest)
+    throw InputError(fmt::format("the model's context is {} and the requests need {}", context, kLongest));
+  give_memory(program);
+  fmt::print("{}, {} on {}, {} threads; K and V of {} tokens\n", program.model_name, name_of(program.dtype),
+             program.gpu ? "cuda" : "cpu", program.pool->threads(), kMemory * kLongest);
+  serve(program, make_paged_cache, requests_of(0, program.model->config()), kRequests);  // warm
+  compare_batching(program, 0);
+  compare_batching(program, kSharedTokens);
+  measure_prefix_cache(program);
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  return kvcache::run_main(
+      [&] { return kvcache::bench_serving(std::span(argv, static_cast<std::size_t>(argc))); });
+}
