@@ -241,13 +241,13 @@ const OptionSpec option_table[] = {
 
     {"--serve", "", serving, "answer HTTP requests until SIGTERM or SIGINT", steps_2_to_4,
      [](Options& options, const Given&) { options.serve = true; }},
-    {"--host", "ADDRESS", serving, "of this machine, to listen on (default: 127.0.0.1, for this machine alone)", steps_2_to_4,
+    {"--host", "ADDRESS", serving, "where to listen; 0.0.0.0 is everywhere (default: 127.0.0.1)", steps_2_to_4,
      [](Options& options, const Given& given) { options.host = some_text(given); }},
-    {"--port", "N", serving, "to listen on; 0 is any that is free (default: 5000)", steps_2_to_4,
+    {"--port", "N", serving, "where to listen; 0 is any that is free (default: 5000)", steps_2_to_4,
      [](Options& options, const Given& given) { options.port = static_cast<int>(whole_number(given, 0, 65535)); }},
-    {"--max-sequences", "N", serving, "running at a time (default: 16)", steps_2_to_4,
+    {"--max-sequences", "N", serving, "that run at a time; others wait (default: 16)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_sequences = whole_number(given, 1, 4096); }},
-    {"--max-batch-tokens", "N", serving, "rows of a pass at most, one per running sequence and more of prompts (default: 256)", steps_2_to_4,
+    {"--max-batch-tokens", "N", serving, "rows of a pass, of prompts and of decode together (default: 256)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
