@@ -360,12 +360,6 @@ TEST(Options, RefuseAbbreviations) {
   EXPECT_EQ(refusal({"--ignore"}), "unknown option \"--ignore\"; did you mean --ignore-eos?");
 }
 
-TEST(Options, DoNotKnowWhatComesLater) {
-  for (const std::string option : {"--serve", "--host", "--port"}) {
-    EXPECT_EQ(refusal({option, "x"}, Step::flat_cache).substr(0, 15), "unknown option ") << option;
-  }
-}
-
 TEST(Options, RefuseAnOptionGivenTwice) {
   EXPECT_EQ(refusal({"--tokens", "1", "--tokens=1"}), "--tokens is given twice; which one is meant?");
   EXPECT_EQ(refusal({"--json", "--json"}), "--json is given twice; which one is meant?");
