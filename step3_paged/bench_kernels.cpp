@@ -14,16 +14,23 @@
 
 namespace {
 
+constexpr const char* kWhat =
+    "Usage: bench_kernels [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times the kernels that write, collect and read K and V, and the matrix product: cpu/... and, with a\n"
+    "GPU, cuda/..., beside what the device does at best.\n";
+
 constexpr const char* kNote =
-    "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what "
-    "the device does at best, measured in this process: reading, copying, multiply-adds in registers. "
-    "Where memory is the subject, data of more than the caches hold take turns, as the layers of a "
-    "model do. cpu: float32 arithmetic on all threads; scatter and gather on one, as in the steps, and "
-    "compared with a copy on one. Time is the mean call; the counters are those of the fastest, as a "
-    "machine's best is that of its fastest moment, and on a busy machine both are chance. Its best is "
-    "read and copied in large pages, if the system gives them; K, V and weights lie in pages as the "
-    "steps have them. cuda: CUDA graphs timed with events. tensor_cores is the rate of mma.sync; from "
-    "compute capability 9.0 on, cuBLAS has faster instructions and may pass it.";
+    "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what the "
+    "device does at best, measured in this process: reading, copying, multiply-adds in registers. Where "
+    "memory is the subject, data of more than the caches hold take turns, as the layers of a model do. cpu: "
+    "float32 arithmetic on all threads; scatter and gather on one, as in the steps, and compared with a "
+    "copy on one. Time is the median call, and what is called 'at median' is made of it; IQR % is the "
+    "distance of the calls' quartiles, in percent of the median; CPU says nothing. cpu/read, copy and "
+    "multiply_add are the fastest of many stretches, so that on a busy machine the shares of them are too "
+    "small. The CPU's best is read and copied in large pages, if the system gives them; K, V and weights "
+    "lie in pages as the steps have them. cuda: CUDA graphs timed with events; a call is what it takes on "
+    "average in the median of 30 replays, limits too. tensor_cores is the rate of mma.sync; from compute "
+    "capability 9.0 on, cuBLAS has faster instructions and may pass it.";
 
 void add_all() {
   kvcache::add_cpu_benchmarks();
@@ -41,5 +48,5 @@ void add_all() {
 /// Takes Google Benchmark's options. @return 2 for one it does not know, 1 without a GPU or after a failure
 /// there.
 int main(int argc, char** argv) {
-  return kvcache::run_benchmark_program(argc, argv, kNote, add_all);
+  return kvcache::run_benchmark_program(argc, argv, kWhat, kNote, add_all);
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/bench/cpu_limits.h"
+#include "common/bench/repeated_calls.h"
 #include "common/cpu/attention.h"
 #include "common/cpu/kv_rows.h"
 #include "common/cpu/matmul.h"
@@ -34,7 +35,7 @@ constexpr std::int64_t kBlockSize = 16;
 // More than the last-level cache of most processors: when its turn comes again, little of a set is left
 // there.
 constexpr std::int64_t kTurnBytes = std::int64_t{1} << 30;
-constexpr std::int64_t kWrittenBytes = kTurnBytes / 4;
+constexpr std::int64_t kWrittenBytes = kTurnBytes / 2;
 
 /// `bytes` of small positive numbers, whichever of the three types they are read as.
 ReservedMemory small_numbers(std::int64_t bytes) {
@@ -84,33 +85,31 @@ class Machine {
   std::optional<ReservedMemory> data_, written_;
 };
 
-/// Runs a benchmark's iterations, each one call with the next of `turns` sets of data.
-/// @return seconds of the fastest call
+/// Times calls with `turns` sets of data in turn.
+/// @return seconds of the median call
 double measure(benchmark::State& state, std::int64_t turns,
                const std::function<void(std::int64_t turn)>& call) {
-  std::vector<double> times;
+  std::int64_t calls = 0;
   call(0);
-  for (auto _ : state) {
-    const std::int64_t turn = (std::ssize(times) + 1) % turns;
+  return time_calls(state, {}, [&] {
+    const std::int64_t turn = ++calls % turns;
     const auto begin = std::chrono::steady_clock::now();
     call(turn);
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    state.SetIterationTime(times.back());
-  }
-  return *std::min_element(times.begin(), times.end());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  });
 }
 
 void report_bytes(benchmark::State& state, double per_second, const char* of_what, double rate) {
-  state.counters["GB/s"] = per_second * 1e-9;
+  state.counters[kGigabytesPerSecond] = per_second * 1e-9;
   state.counters[of_what] = per_second / rate;
 }
 
 void report_operations(benchmark::State& state, double per_second, double rate) {
-  state.counters["GFLOP/s"] = per_second * 1e-9;
+  state.counters[kGigaflopsPerSecond] = per_second * 1e-9;
   state.counters["of multiply_add"] = per_second / rate;
 }
 
-/// One of the machine's limits, as time for 10^9 bytes or operations.
+/// One of the machine's limits, as time for 10^9 bytes or operations: that of its fastest stretch.
 void limit(benchmark::State& state, Machine& machine, double (Machine::*rate)(), const char* unit) {
   const double per_second = (machine.*rate)();
   for (auto _ : state) state.SetIterationTime(1e9 / per_second);
@@ -228,12 +227,12 @@ void gather(benchmark::State& state, Machine& machine, DType dtype) {
 }
 
 template <typename Function, typename... Arguments>
-auto* add(const std::string& name, const std::shared_ptr<Machine>& machine, Function function,
-          Arguments... arguments) {
-  return benchmark::RegisterBenchmark(
-             ("cpu/" + name).c_str(),
-             [=](benchmark::State& state) { function(state, *machine, arguments...); })
+void add(const std::string& name, const std::shared_ptr<Machine>& machine, Function function,
+         Arguments... arguments) {
+  benchmark::RegisterBenchmark(("cpu/" + name).c_str(),
+                               [=](benchmark::State& state) { function(state, *machine, arguments...); })
       ->UseManualTime()
+      ->Iterations(1)
       ->Unit(benchmark::kMicrosecond);
 }
 
@@ -241,9 +240,9 @@ auto* add(const std::string& name, const std::shared_ptr<Machine>& machine, Func
 
 void add_cpu_benchmarks() {
   const auto machine = std::make_shared<Machine>();
-  add("read/1GB", machine, limit, &Machine::read_rate, "GB/s")->Iterations(1);
-  add("copy/1GB", machine, limit, &Machine::copy_rate, "GB/s")->Iterations(1);
-  add("multiply_add/1GFLOP", machine, limit, &Machine::multiply_add_rate, "GFLOP/s")->Iterations(1);
+  add("read/1GB", machine, limit, &Machine::read_rate, "GB/s at best");
+  add("copy/1GB", machine, limit, &Machine::copy_rate, "GB/s at best");
+  add("multiply_add/1GFLOP", machine, limit, &Machine::multiply_add_rate, "GFLOP/s at best");
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::string type(kvcache::name_of(dtype));
     for (const std::int64_t rows : {1, 512}) {

@@ -16,6 +16,7 @@
 
 #include "common/bench/peak_loop.h"
 #include "common/bench/read_sweep.h"
+#include "common/bench/repeated_calls.h"
 #include "common/cuda/attention.h"
 #include "common/cuda/cublas.h"
 #include "common/cuda/kv_rows.h"
@@ -110,17 +111,11 @@ class Replay {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Runs a benchmark's iterations; each reports the time of one call.
-/// @return seconds of a call, on average
+/// Times replays of `calls` calls.
+/// @return seconds of a call in the median replay
 double measure(benchmark::State& state, const Device& device, int calls, const Call& call) {
   Replay replay(device, calls, call);
-  double total = 0;
-  for (auto _ : state) {
-    const double seconds = replay.seconds_per_call();
-    state.SetIterationTime(seconds);
-    total += seconds;
-  }
-  return total / static_cast<double>(state.iterations());
+  return time_calls(state, {.calls = kReplays, .seconds = 0}, [&] { return replay.seconds_per_call(); });
 }
 
 /// The GPU, and how fast it copies, reads and computes when nothing else is done.
@@ -205,26 +200,26 @@ class Machine {
 };
 
 void report_operations(benchmark::State& state, double operations, double seconds, double rate) {
-  state.counters["TFLOP/s"] = operations / seconds * 1e-12;
+  state.counters[kTeraflopsPerSecond] = operations / seconds * 1e-12;
   state.counters["of peak"] = operations / seconds / rate;
 }
 
 void report(benchmark::State& state, std::int64_t bytes, double seconds, const char* of_what, double rate) {
   const double reached = static_cast<double>(bytes) / seconds;
-  state.counters["GB/s"] = reached * 1e-9;
+  state.counters[kGigabytesPerSecond] = reached * 1e-9;
   state.counters[of_what] = reached / rate;
 }
 
 void copy(benchmark::State& state, Machine& machine, std::int64_t bytes) {
   const Machine::Copy copied = machine.copy(bytes);
   const double seconds = measure(state, machine.device, turns_of(bytes), copied.call(machine.device));
-  state.counters["GB/s"] = 2e-9 * static_cast<double>(bytes) / seconds;
+  state.counters[kGigabytesPerSecond] = 2e-9 * static_cast<double>(bytes) / seconds;
 }
 
 void read(benchmark::State& state, Machine& machine, std::int64_t bytes) {
   const Machine::Read swept = machine.read(bytes);
   const double seconds = measure(state, machine.device, turns_of(bytes), swept.call(machine.device));
-  state.counters["GB/s"] = 1e-9 * static_cast<double>(bytes) / seconds;
+  state.counters[kGigabytesPerSecond] = 1e-9 * static_cast<double>(bytes) / seconds;
 }
 
 void peak(benchmark::State& state, Machine& machine, DType dtype) {
@@ -232,7 +227,7 @@ void peak(benchmark::State& state, Machine& machine, DType dtype) {
   double operations = 0;
   const double seconds = measure(state, machine.device, 1,
                                  [&](int) { operations = peak_loop(machine.device, dtype, sink.data()); });
-  state.counters["TFLOP/s"] = operations / seconds * 1e-12;
+  state.counters[kTeraflopsPerSecond] = operations / seconds * 1e-12;
 }
 
 /// y = x W^T by cuBLAS. Must be computed: a multiplication and an addition for each row and weight. Must
@@ -372,7 +367,7 @@ void add(const std::string& name, const std::shared_ptr<Machine>& machine, Funct
                                  }
                                })
       ->UseManualTime()
-      ->Iterations(kReplays)
+      ->Iterations(1)
       ->Unit(benchmark::kMicrosecond);
 }
 

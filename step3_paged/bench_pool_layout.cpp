@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "common/bench/benchmark_program.h"
 #include "common/cpu/attention.h"
 #include "common/cpu/reserved_memory.h"
 #include "common/model/number.h"
@@ -92,20 +93,36 @@ void copy_a_block_of_all_layers(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * kLayers * kBlockBytes);
 }
 
-BENCHMARK(decode_attention)
-    ->ArgName("block_major")
-    ->Arg(0)
-    ->Arg(1)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(copy_a_block_of_all_layers)
-    ->ArgName("block_major")
-    ->Arg(0)
-    ->Arg(1)
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
+constexpr const char* kWhat =
+    "Usage: bench_pool_layout [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times a layer-major (block_major:0) and a block-major pool: attention of one token over 2,048, and a\n"
+    "block that is copied away.\n";
+
+constexpr const char* kNote =
+    "K and V of Qwen3-0.6B's shape in bf16. decode_attention: all layers, once. copy: K of one block in all "
+    "layers. "
+    "Time is the mean of the calls; with --benchmark_repetitions there is a median of such means, and its "
+    "spread.";
+
+void add_all() {
+  benchmark::RegisterBenchmark("decode_attention", decode_attention)
+      ->ArgName("block_major")
+      ->Arg(0)
+      ->Arg(1)
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("copy_a_block_of_all_layers", copy_a_block_of_all_layers)
+      ->ArgName("block_major")
+      ->Arg(0)
+      ->Arg(1)
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
+}
 
 }  // namespace
 }  // namespace kvcache
 
-BENCHMARK_MAIN();
+/// Takes Google Benchmark's options. @return as run_benchmark_program.
+int main(int argc, char** argv) {
+  return kvcache::run_benchmark_program(argc, argv, kvcache::kWhat, kvcache::kNote, kvcache::add_all);
+}

@@ -5,13 +5,13 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/bench/benchmark_program.h"
+#include "common/bench/repeated_calls.h"
 #include "fmt/format.h"
 #include "step3_paged/kv_cache_manager.h"
 #include "step4_prefix_cache/block_hash.h"
@@ -20,40 +20,43 @@
 namespace kvcache {
 namespace {
 
+constexpr const char* kWhat =
+    "Usage: bench_bookkeeping [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times what the managers of steps 3 and 4 do with blocks, in pools of a thousand to a million, and\n"
+    "the parts that this is made of.\n";
+
 constexpr const char* kNote =
-    "Time: what one operation takes of a core's time, the average over all blocks of a pool. Blocks lie "
-    "in random order, so large pools show what missing the caches costs; nothing else grows with the "
-    "pool. Managers: calls for sequences of 64 blocks of 16 tokens and of one token more, per block. "
-    "allocate, hit, evict: plan and commit, of new tokens with their rows of the plan; in evict also "
-    "hash, lookup and entry of what is new (evictions: per operation; the rest are tails, which nobody "
-    "can find). copy_on_write: plan and commit of one token, 64 sequences to a pass, per token. Others: "
-    "the parts. lookup: prompts of 50,000 tokens that fill the pool, in turn; all_miss ends at the "
-    "first block.";
+    "Time: what one operation takes of a core's time, the average over all blocks of a pool, in the median "
+    "round over the pool; IQR % is the distance of the rounds' quartiles, in percent of it; CPU says "
+    "nothing. Blocks lie in random order, so large pools show what missing the caches costs; nothing else "
+    "grows with the pool. Managers: calls for sequences of 64 blocks of 16 tokens and of one token more, "
+    "per block. allocate, hit, evict: plan and commit, of new tokens with their rows of the plan; in evict "
+    "also hash, lookup and entry of what is new (evictions: per operation; the rest are tails, which nobody "
+    "can find). copy_on_write: plan and commit of one token, 64 sequences to a pass, per token. Others: the "
+    "parts. lookup: prompts of 50,000 tokens that fill the pool, in turn; all_miss ends at the first block.";
 
 constexpr std::int64_t kBlockSize = 16;
 constexpr std::int64_t kPromptTokens = 50'000;
 
 using TokenIds = std::vector<std::int32_t>;
 
-double seconds_of_this_thread() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 /// Runs `operations`, which are `count`, again and again; `restore` brings back what was before them, not
 /// timed.
+/// @return operations that have run
 template <typename Operations, typename Restore>
-void measure(benchmark::State& state, std::int64_t count, const Operations& operations,
-             const Restore& restore) {
-  while (state.KeepRunningBatch(count)) {
+std::int64_t measure(benchmark::State& state, std::int64_t count, const Operations& operations,
+                     const Restore& restore) {
+  std::int64_t rounds = 0;
+  const double seconds = time_calls(state, {.calls = 5, .seconds = 0.1 / static_cast<double>(count)}, [&] {
     const double begin = seconds_of_this_thread();
     operations();
-    state.SetIterationTime(seconds_of_this_thread() - begin);
+    const double took = seconds_of_this_thread() - begin;
     restore();
-  }
-  state.counters["operations/s"] =
-      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+    ++rounds;
+    return took / static_cast<double>(count);
+  });
+  state.counters[kOperationsPerSecond] = 1 / seconds;
+  return rounds * count;
 }
 
 /// [0, count) in random order.
@@ -163,14 +166,14 @@ void evict(benchmark::State& state, std::int64_t blocks) {
   one.admit(manager);
   one.free(manager);
   const Prompts *wanted = &other, *cached = &one;
-  measure(
+  const std::int64_t operations = measure(
       state, one.blocks(), [&] { wanted->admit(manager); },
       [&] {
         wanted->free(manager);
         std::swap(wanted, cached);
       });
   state.counters["evictions"] =
-      static_cast<double>(manager.counters().evictions) / static_cast<double>(state.iterations());
+      static_cast<double>(manager.counters().evictions) / static_cast<double>(operations);
 }
 
 template <typename Manager>
@@ -222,7 +225,7 @@ void copy_on_write(benchmark::State& state, std::int64_t blocks) {
   std::vector<Work> work;
   for (const std::int32_t parent : prompts.order())
     work.push_back({forks.child(parent), prompts.longer_prompt(parent)});
-  measure(
+  const std::int64_t operations = measure(
       state, prompts.sequences(),
       [&] {
         for (std::span<const Work> left = work; !left.empty();) {
@@ -235,8 +238,7 @@ void copy_on_write(benchmark::State& state, std::int64_t blocks) {
         forks.free();
         forks.make();
       });
-  state.counters["copies"] =
-      static_cast<double>(manager.counters().copies) / static_cast<double>(state.iterations());
+  state.counters["copies"] = static_cast<double>(manager.counters().copies) / static_cast<double>(operations);
 }
 
 // Their parts
@@ -247,7 +249,10 @@ enum class Half : std::uint8_t { taking, giving };
 void time_half(benchmark::State& state, Half timed, std::int64_t blocks, const auto& take, const auto& give) {
   take();
   give();
-  if (timed == Half::taking) return measure(state, blocks, take, give);
+  if (timed == Half::taking) {
+    measure(state, blocks, take, give);
+    return;
+  }
   take();
   measure(state, blocks, give, take);
 }
@@ -359,8 +364,8 @@ void hash_chain(benchmark::State& state) {
         benchmark::DoNotOptimize(parent);
       },
       [] {});
-  state.counters["tokens/s"] = benchmark::Counter(static_cast<double>(state.iterations() * kPromptTokens),
-                                                  benchmark::Counter::kIsRate);
+  state.counters[kTokensPerSecond] =
+      state.counters[kOperationsPerSecond] * static_cast<double>(kPromptTokens);
 }
 
 /// A pool full of prompts of 50,000 tokens; they, or others, are looked up in turn.
@@ -372,22 +377,22 @@ void lookup(benchmark::State& state, std::int64_t blocks, bool known) {
   cached.free(manager);
   const Prompts& wanted = known ? cached : others;
   std::int64_t found = 0;
-  measure(
+  const std::int64_t lookups = measure(
       state, wanted.sequences(),
       [&] {
         for (const std::int32_t sequence : wanted.order()) found += manager.peek(wanted.prompt(sequence));
       },
       [] {});
-  state.counters["found"] = static_cast<double>(found) / static_cast<double>(state.iterations());
+  state.counters["found"] = static_cast<double>(found) / static_cast<double>(lookups);
 }
 
 // The list
 
 template <typename Function, typename... Arguments>
 void add(const std::string& name, Function function, Arguments... arguments) {
-  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-    function(state, arguments...);
-  })->UseManualTime();
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { function(state, arguments...); })
+      ->UseManualTime()
+      ->Iterations(1);
 }
 
 void add_for_all_pools(const std::string& name, auto function, auto... arguments) {
@@ -424,5 +429,5 @@ void add_all() {
 
 /// Takes Google Benchmark's options. @return as run_benchmark_program.
 int main(int argc, char** argv) {
-  return kvcache::run_benchmark_program(argc, argv, kvcache::kNote, kvcache::add_all);
+  return kvcache::run_benchmark_program(argc, argv, kvcache::kWhat, kvcache::kNote, kvcache::add_all);
 }

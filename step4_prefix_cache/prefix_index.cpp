@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
+#include <string>
 
 namespace kvcache {
 
@@ -15,6 +17,9 @@ PrefixIndex::PrefixIndex(std::int64_t total, std::int64_t block_size)
 
 void PrefixIndex::insert(std::int32_t block, const BlockContent& content,
                          std::span<const std::int32_t> token_ids) {
+  // A second entry would make the bucket's list a ring, and a look-up endless.
+  if (!is_block(block) || contains(block))
+    throw std::logic_error("block " + std::to_string(block) + " is findable already, or is no block");
   std::int32_t& first = first_[bucket(content.hash)];
   entries_[static_cast<std::size_t>(block)] = {content, first};
   first = block;
@@ -23,6 +28,9 @@ void PrefixIndex::insert(std::int32_t block, const BlockContent& content,
 }
 
 void PrefixIndex::erase(std::int32_t block) {
+  // It stands in no bucket's list, and a search for it there would run past the end.
+  if (!is_block(block) || !contains(block))
+    throw std::logic_error("block " + std::to_string(block) + " is not findable, so it cannot be erased");
   Entry& entry = entries_[static_cast<std::size_t>(block)];
   std::int32_t* link = &first_[bucket(entry.content.hash)];
   while (*link != block) link = &entries_[static_cast<std::size_t>(*link)].next;

@@ -27,10 +27,12 @@ class PrefixIndex {
   /// Nothing is findable. Takes all the memory it will ever need.
   PrefixIndex(std::int64_t total, std::int64_t block_size);
 
-  /// Makes `block` findable. It must not be so yet.
+  /// Makes `block` findable.
   /// @param token_ids  [block_size]
+  /// @throws std::logic_error if it is so already, or is no block; nothing has changed then.
   void insert(std::int32_t block, const BlockContent& content, std::span<const std::int32_t> token_ids);
   /// Removes exactly this block's entry; others of the same hash stay.
+  /// @throws std::logic_error if `block` is not findable; nothing has changed then.
   void erase(std::int32_t block);
 
   /// Whether `block` is findable.
@@ -57,6 +59,9 @@ class PrefixIndex {
     BlockContent content;       // identity 0: not findable
     std::int32_t next = kNone;  // another findable block of the same bucket
   };
+  bool is_block(std::int32_t block) const {
+    return block >= 0 && static_cast<std::size_t>(block) < entries_.size();
+  }
   std::size_t bucket(std::uint64_t hash) const { return hash & (first_.size() - 1); }
 
   std::int64_t block_size_;

@@ -1,7 +1,12 @@
 // docs/articles.md is what the programs say today, and a figure is judged by the unit it was printed in.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "common/kv/formulas.h"
@@ -94,7 +99,121 @@ TEST(Articles, ThePageIsWhatTheFormulasAndProgramsSay) {
 
 TEST(NumbersProgram, RefusesWhatItDoesNotKnowInOneLine) {
   expect_refusal("numbers", {"--device", "abacus"}, 2, {"abacus", "cuda"});
+  expect_refusal("numbers", {"--device", "cuda"}, 2, {"--device", "--only-times"});  // not ignored
   expect_refusal("numbers", {"--gpu-record", "/no/such/record.md"}, 2, {"/no/such/record.md"});
+}
+
+TEST(NumbersProgram, RefusesAGpuRecordThatIsNone) {
+  const TemporaryFolder folder;
+  for (const char* text : {"", "| 1 | 42 |\n", "On a CPU (Abacus)"}) {
+    write_file(folder / "record.txt", text);
+    expect_refusal("numbers", {"--gpu-record", folder / "record.txt"}, 2, {"record.txt", "--device cuda"});
+  }
+}
+
+/// Found by a reader of the articles beside the page.
+TEST(Articles, AClaimIsJudgedInTheSenseInWhichItWasMade) {
+  std::map<std::string, std::string> verdicts;
+  for (const Article& article : check_articles(measured()))
+    for (const Claim& claim : article.claims) verdicts[claim.words] = claim.verdict;
+  const auto expect = [&](const std::string& words, const std::string& verdict) {
+    const auto found = std::ranges::find_if(
+        verdicts, [&](const auto& entry) { return entry.first.find(words) != std::string::npos; });
+    ASSERT_NE(found, verdicts.end()) << words;
+    EXPECT_TRUE(found->second.starts_with(verdict)) << words << ": " << found->second;
+  };
+  expect("waste 93.7%", "**wrong** by -0.2%");    // of Poisson(2,000): 93.9%
+  expect("2 x H x D x T", "holds");               // its next sentence sets H = 8, D = 128
+  expect("O(n^2)", "holds");                      // of attention
+  expect("50-90%", "**wrong** as bounds");        // 97.6% is its own
+  expect("2-4x", "holds for the paper's");        // 12 times here
+  expect("~10x more concurrent", "holds");        // 426 / 43
+  expect("~125 KB per token", "holds");           // of Llama 3 8B, 4.6% more
+  expect("overhead near zero", "holds of what");  // nothing is copied
+}
+
+TEST(Articles, TheLengthsDrawnWasteWhatTheirDistributionSays) {
+  const StepFigures& flat = measured().poisson.flat;
+  EXPECT_NEAR(static_cast<double>(flat.used_slots()) / 32, 2000, 4 * 8);  // the mean of 32 varies by 8
+  EXPECT_EQ(percent(flat.waste()), "93.9%");
+}
+
+// ---- times ----
+
+TEST(Times, TurnsHaveAMedianAndASpread) {
+  const Turns turns = turns_of({5, 1, 4, 2, 3});
+  EXPECT_EQ(turns.median, 3);
+  EXPECT_EQ(turns.least, 1);
+  EXPECT_EQ(turns.most, 5);
+  EXPECT_EQ(turns_of({7}).median, 7);
+}
+
+MachineTimes made_up_times(const std::string& device, double gather, double paged) {
+  const auto about = [](double median) { return Turns{median, 0.9 * median, 1.1 * median}; };
+  return {.device = device,
+          .processor = "Abacus 9",
+          .threads = 2,
+          .date = "2026-01-31",
+          .loads = {{4, 2048, about(1), about(gather), about(paged), about(gather), about(paged)}}};
+}
+
+TEST(Times, ATableSaysWhereWhenAndHowFarTheTurnsLieApart) {
+  const std::string cpu = machine_times(made_up_times("cpu", 1.5, 1.02));
+  EXPECT_TRUE(cpu.starts_with("On a CPU (Abacus 9, 2 threads, 2026-01-31), ")) << cpu;
+  EXPECT_NE(
+      cpu.find("| 4 | 2,048 | 1.000 (0.900 to 1.100) | 1.500 (1.350 to 1.650) | 1.020 (0.918 to 1.122) | "
+               "+50.0% (+35.0% to +65.0%) | +2.0% (-8.2% to +12.2%) |\n"),
+      std::string::npos)
+      << cpu;
+  EXPECT_TRUE(
+      machine_times(made_up_times("cuda", 1.5, 1.02)).starts_with("On a GPU (Abacus 9, 2026-01-31), "));
+}
+
+TEST(Times, TheArticlesOverheadsGetAVerdict) {
+  const auto says = [](const MachineTimes& times, const std::string& verdict) {
+    return machine_times(times).find(verdict) != std::string::npos;
+  };
+  EXPECT_TRUE(says(made_up_times("cpu", 1.5, 1), "+4%: **wrong** here, +50.0% to +50.0%"));
+  EXPECT_TRUE(says(made_up_times("cpu", 1.042, 1), "+4%: holds here"));
+  EXPECT_TRUE(says(made_up_times("cpu", 1.1, 1), "+4%: not decided here"));  // some turns lie below
+  EXPECT_TRUE(says(made_up_times("cuda", 1.5, 1.02), "holds here, +2.0% to +2.0%"));
+  EXPECT_TRUE(says(made_up_times("cuda", 1.5, 1.05), "not decided here"));
+  EXPECT_TRUE(says(made_up_times("cuda", 1.5, 1.3), "**wrong** here, +30.0% to +30.0%"));
+}
+
+TEST(Times, AMachineWithoutAGpuRecordSaysSo) {
+  EXPECT_NE(times_section(made_up_times("cpu", 1.5, 1), "").find("On a GPU: not measured here."),
+            std::string::npos);
+}
+
+/// The rows of a part of the page, below the heading of their table.
+std::vector<std::string> rows_of(const std::string& part) {
+  std::vector<std::string> rows;
+  std::istringstream lines(part);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("| ") && !line.starts_with("| sequences")) rows.push_back(line);
+  return rows;
+}
+
+/// What stands in brackets: the name of a processor, and a date.
+void expect_machine_and_spread(const std::string& part) {
+  EXPECT_TRUE(std::regex_search(part, std::regex("^On a [CG]PU \\([^)]+.*, 20\\d\\d-\\d\\d-\\d\\d\\)")))
+      << part.substr(0, 200);
+  EXPECT_EQ(rows_of(part).size(), 3U);
+  for (const std::string& row : rows_of(part)) EXPECT_EQ(std::ranges::count(row, '('), 5) << row;
+}
+
+/// If this fails and the change is meant, `./steps numbers` writes the page anew.
+TEST(Articles, TheTimesOfThePageSayWhereWhenAndHowFarTheTurnsLieApart) {
+  const std::filesystem::path docs = std::filesystem::path(SOURCE_DIR) / "docs";
+  const std::string page = read_file(docs / "articles.md");
+  const std::string record = read_file(docs / "results/articles-cuda.txt");
+  ASSERT_TRUE(page.ends_with(record)) << "the page has another record of a GPU than docs/results";
+  const std::string before = page.substr(0, page.size() - record.size());
+  expect_machine_and_spread(before.substr(before.find("On a CPU")));
+  if (record.find("before spreads were kept") != std::string::npos)
+    GTEST_SKIP() << "the record of a GPU is from before spreads were kept";
+  expect_machine_and_spread(record);
 }
 
 TEST(Articles, EveryClaimHasWordsAndAVerdict) {

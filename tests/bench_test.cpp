@@ -19,11 +19,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Runs the benchmarks that match `filter`, as shortly as possible.
+/// Runs the benchmarks that match `filter`.
 /// @return what is printed for each, by its name without what Google Benchmark appends
 std::map<std::string, nlohmann::json> run_benchmarks(const std::string& program, const std::string& filter) {
-  const ProgramResult result = run_step(
-      program, {"--benchmark_filter=" + filter, "--benchmark_min_time=0.001", "--benchmark_format=json"});
+  const ProgramResult result = run_step(program, {"--benchmark_filter=" + filter, "--benchmark_format=json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   std::map<std::string, nlohmann::json> benchmarks;
   const nlohmann::json report = nlohmann::json::parse(result.out);
@@ -53,7 +52,7 @@ TEST(BenchBookkeeping, EveryOperationOfTheManagersAndTheirParts) {
         "PrefixCachingManager/fork", "PrefixCachingManager/copy_on_write", "BlockPool/allocate",
         "BlockPool/free", "FreeBlockQueue/take_front", "FreeBlockQueue/push_back", "FreeBlockQueue/remove",
         "PrefixIndex/find", "PrefixIndex/insert", "PrefixIndex/erase"}) {
-    expect_counters(benchmarks, std::string(name) + "/blocks:1000", {"operations/s"});
+    expect_counters(benchmarks, std::string(name) + "/blocks:1000", {"operations/s at median"});
   }
 }
 
@@ -67,7 +66,7 @@ TEST(BenchBookkeeping, EvictsAndCopiesInNearlyEveryOperationThatIsCalledSo) {
 
 TEST(BenchBookkeeping, PromptsAreHashedAndFoundOrNot) {
   const auto benchmarks = run_benchmarks("bench_bookkeeping", "block_hash|lookup.*blocks:10000/");
-  expect_counters(benchmarks, "block_hash/tokens:50000", {"tokens/s"});
+  expect_counters(benchmarks, "block_hash/tokens:50000", {"tokens/s at median"});
   EXPECT_EQ(benchmarks.at("lookup/all_hit/tokens:50000/blocks:10000")["found"], 50'000);
   EXPECT_EQ(benchmarks.at("lookup/all_miss/tokens:50000/blocks:10000")["found"], 0);
 }
@@ -84,13 +83,34 @@ TEST(BenchKernels, EachKernelBesideTheMachinesLimits) {
   const auto benchmarks = run_benchmarks(
       "bench_kernels",
       "cpu/(matmul/(1|512)x1024x3072|decode/.*/1x512|prefill/paged/1x512|scatter|gather).*/bf16");
-  expect_counters(benchmarks, "cpu/matmul/1x1024x3072/bf16", {"GB/s", "of read"});
-  expect_counters(benchmarks, "cpu/matmul/512x1024x3072/bf16", {"GFLOP/s", "of multiply_add"});
+  expect_counters(benchmarks, "cpu/matmul/1x1024x3072/bf16", {"GB/s at median", "of read"});
+  expect_counters(benchmarks, "cpu/matmul/512x1024x3072/bf16", {"GFLOP/s at median", "of multiply_add"});
   for (const char* rows : {"contiguous", "gathered", "paged"})
-    expect_counters(benchmarks, "cpu/decode/" + std::string(rows) + "/1x512/bf16", {"GB/s", "of read"});
-  expect_counters(benchmarks, "cpu/prefill/paged/1x512/bf16", {"GFLOP/s", "of multiply_add"});
-  expect_counters(benchmarks, "cpu/scatter/block_size:16/bf16", {"GB/s", "of copy"});
-  expect_counters(benchmarks, "cpu/gather/block_size:16/bf16", {"GB/s", "of copy"});
+    expect_counters(benchmarks, "cpu/decode/" + std::string(rows) + "/1x512/bf16",
+                    {"GB/s at median", "of read"});
+  expect_counters(benchmarks, "cpu/prefill/paged/1x512/bf16", {"GFLOP/s at median", "of multiply_add"});
+  expect_counters(benchmarks, "cpu/scatter/block_size:16/bf16", {"GB/s at median", "of copy"});
+  expect_counters(benchmarks, "cpu/gather/block_size:16/bf16", {"GB/s at median", "of copy"});
+}
+
+// A call of the median length would reach the rate that is printed beside it.
+TEST(BenchKernels, RatesAndTimesAreThoseOfTheMedianCallAndHaveASpread) {
+  const nlohmann::json product =
+      run_benchmarks("bench_kernels", "cpu/matmul/1x1024x3072/bf16").at("cpu/matmul/1x1024x3072/bf16");
+  EXPECT_EQ(product["time_unit"], "us");
+  EXPECT_NEAR(product["GB/s at median"].get<double>() * product["real_time"].get<double>(),
+              1024 * 3072 * 2 * 1e-3, 1e-6);
+  EXPECT_GT(product["IQR %"], 0);
+  const auto limits = run_benchmarks("bench_kernels", "cpu/(read|multiply_add)/");
+  expect_counters(limits, "cpu/read/1GB", {"GB/s at best"});
+  expect_counters(limits, "cpu/multiply_add/1GFLOP", {"GFLOP/s at best"});
+}
+
+TEST(BenchBookkeeping, RatesAndTimesAreThoseOfTheMedianRoundAndHaveASpread) {
+  const nlohmann::json free = run_benchmarks("bench_bookkeeping", "PrefixCachingManager/free/blocks:1000/")
+                                  .at("PrefixCachingManager/free/blocks:1000");
+  EXPECT_NEAR(free["operations/s at median"].get<double>() * free["real_time"].get<double>(), 1e9, 1);
+  EXPECT_GT(free["IQR %"], 0);
 }
 
 TEST(BenchKernels, SaysWhyTheGpuIsLeftOut) {
@@ -102,9 +122,18 @@ TEST(BenchKernels, SaysWhyTheGpuIsLeftOut) {
 }
 
 TEST(BenchPrograms, RefuseWhatTheyDoNotKnowInOneLine) {
-  for (const char* program : {"bench_bookkeeping", "bench_kernels"}) {
+  for (const char* program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
     expect_refusal(program, {"--pool=7"}, 2, {"--pool=7"});
     expect_refusal(program, {"--benchmark_min_time=soon"}, 2, {"benchmark_min_time", "soon"});
+  }
+}
+
+TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
+  for (const std::string program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
+    const ProgramResult result = run_step(program, {"--help"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: " + program), HasSubstr("How the numbers are made"),
+                                  HasSubstr("--benchmark_filter")));
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <sstream>
@@ -111,9 +113,11 @@ TEST_F(BenchmarkTable, WhatOneStepAloneHasStandsUnderTheTable) {
   const std::string text =
       table({round_of("step1_no_cache", {entry("a:1", 1)}),
              round_of("step2_flat_cache",
-                      {entry("grow/exact/tokens:32", 7, {{"bytes_moved", 56.9e6}}), entry("a:1", 1)})});
+                      {entry("grow/exact/tokens:32", 7, {{"bytes_moved", 56.9e6}, {"page_faults", 3}}),
+                       entry("a:1", 1)})});
   EXPECT_EQ(cells(text, "grow/exact/tokens:32"), (Words{"7.000", "0%"})) << text;
   EXPECT_EQ(cells(text, "  MB moved"), Words{"56.9"});
+  EXPECT_EQ(cells(text, "  page faults"), Words{"3"});
   EXPECT_LT(text.find("a:1"), text.find("grow/")) << text;
 }
 
@@ -155,9 +159,75 @@ TEST_F(BenchmarkTable, FitsTheExponentOfTheTimePerTokenAgainstTheContext) {
     with.push_back(entry(name, 0.5, {{"context", context}, {"tokens_per_s", 2000}}));
   }
   const std::string text = table({round_of("step1_no_cache", without), round_of("step2_flat_cache", with)});
-  EXPECT_EQ(cells(text, "decode/context"), (Words{"^", "1.00", "^", "0.00"})) << text;
+  EXPECT_EQ(cells(text, "decode/context: ms per token"), (Words{"^", "1.00", "^", "0.00"})) << text;
   EXPECT_EQ(cells(text, "  10"), (Words{"1.000", "0.5000"})) << text;
   EXPECT_EQ(cells(text, "  80"), (Words{"8.000", "0.5000"})) << text;
+}
+
+TEST_F(BenchmarkTable, GivesTheExponentASpreadOverTheRounds) {
+  const auto round = [](double exponent) {
+    std::vector<Json> entries;
+    for (const double context : {10, 20, 40, 80}) {
+      entries.push_back(entry("decode/context:" + std::to_string(static_cast<int>(context)), 1,
+                              {{"context", context}, {"tokens_per_s", std::pow(context, -exponent)}}));
+    }
+    return round_of("step1_no_cache", entries);
+  };
+  const std::string text = table({round(1.2), round(0.9), round(1.0)});
+  EXPECT_EQ(cells(text, "decode/context: ms per token"), (Words{"^", "1.00", "±0.15"})) << text;
+  EXPECT_EQ(cells(table({round(-0.001), round(0.001)}), "decode/context: ms per token"),
+            (Words{"^", "0.00", "±0.00"}));
+}
+
+TEST_F(BenchmarkTable, CallsThePointsOfAPromptMsPerPrompt) {
+  std::vector<Json> entries;
+  for (const int prompt : {64, 128, 256, 512}) {
+    entries.push_back(entry("time_to_first_token/prompt:" + std::to_string(prompt), prompt,
+                            {{"context", prompt}, {"tokens_per_s", 1e3 / prompt}}));
+  }
+  const std::string text = table({round_of("step1_no_cache", entries)});
+  EXPECT_EQ(cells(text, "time_to_first_token/prompt: ms per prompt"), (Words{"^", "1.00"})) << text;
+  EXPECT_EQ(text.find("ms per token"), std::string::npos) << text;
+}
+
+TEST_F(BenchmarkTable, SaysWhereAndWhenItWasMeasured) {
+  Json round = round_of("step1_no_cache", {entry("a:1", 1)});
+  round["context"].update({{"date", "2026-11-28T10:39:17+00:00"},
+                           {"load_avg", {0.44, 1, 1}},
+                           {"processor", "A Processor 9000"},
+                           {"gpu", "A GPU"},
+                           {"commit", "1a2b3c4"}});
+  EXPECT_TRUE(
+      table({round}).starts_with("random:tiny, cpu f32, 2 threads, A GPU, A Processor 9000\n"
+                                 "2026-11-28T10:39:17+00:00, commit 1a2b3c4, load 0.4 at the start\n"))
+      << table({round});
+  Json elsewhere = round;
+  elsewhere["context"]["processor"] = "Another";
+  EXPECT_THROW(table({round, elsewhere}), InputError);
+}
+
+TEST_F(BenchmarkTable, ShowsTheGpusTimeAndWhatItIs) {
+  const std::string text =
+      table({round_of("step1_no_cache", {entry("decode/context:8", 2, {{"gpu_ms", 1.5}})})});
+  EXPECT_EQ(cells(text, "  ms on the GPU, waits for the host in it"), Words{"1.500"}) << text;
+}
+
+TEST_F(BenchmarkTable, ANumberThatRoundsUpHasTheDigitsOfWhatItRoundsTo) {
+  for (const auto& [ms, text] : {std::pair(0.99994, "0.9999"),
+                                 {0.99996, "1.000"},
+                                 {9.9994, "9.999"},
+                                 {9.9996, "10.00"},
+                                 {99.996, "100.0"},
+                                 {999.96, "1000"}})
+    EXPECT_EQ(cells(table({round_of("step1_no_cache", {entry("a:1", ms)})}), "a:1")[0], text);
+  const auto ratio = [&](double times) {
+    return cells(table({round_of("step1_no_cache", {entry("a:1", 1)}),
+                        round_of("step2_flat_cache", {entry("a:1", times)})}),
+                 "a:1")[3];
+  };
+  EXPECT_EQ(ratio(9.994), "x9.99");
+  EXPECT_EQ(ratio(9.996), "x10.0");
+  EXPECT_EQ(ratio(999.97), "x1000");
 }
 
 TEST_F(BenchmarkTable, FitsNothingToThreeSizesOrToOtherWorkloads) {
@@ -262,11 +332,28 @@ TEST_F(BenchmarkTable, UnlikeRunsAreNotCompared) {
   EXPECT_THROW(table({cpu, round_of("step1_no_cache", {entry("a:1", 1), entry("b:1", 1)})}), InputError);
 }
 
-TEST_F(BenchmarkTable, AFolderThatCannotBeWrittenIsAFailureInOneLine) {
+// The table stands before the error: minutes of measuring are not lost.
+TEST_F(BenchmarkTable, AFolderThatCannotBeWrittenIsAFailureInOneLineUnderTheTable) {
   const std::string in_the_way = file_of("a file");
-  expect_refusal("compare_benchmarks",
-                 {"--keep", in_the_way, file(round_of("step1_no_cache", {entry("a:1", 1)}))}, 1,
-                 {in_the_way});
+  const ProgramResult result = run_step(
+      "compare_benchmarks", {"--keep", in_the_way, file(round_of("step1_no_cache", {entry("a:1", 1)}))});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(cells(result.out, "a:1")[0], "1.000") << result.out;
+  EXPECT_NE(result.err.find(in_the_way), std::string::npos) << result.err;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+}
+
+TEST_F(BenchmarkTable, KeepsAllFilesOrLeavesThoseThatWereThere) {
+  const std::filesystem::path kept = folder_ / "bench";
+  std::filesystem::create_directories(kept / "step2_flat_cache.json");  // a folder in the way of the second
+  write_file(kept / "step1_no_cache.json", "what was there");
+  const ProgramResult result = run_step(
+      "compare_benchmarks", {"--keep", kept.string(), file(round_of("step1_no_cache", {entry("a:1", 1)})),
+                             file(round_of("step2_flat_cache", {entry("a:1", 1)}))});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("step2_flat_cache.json"), std::string::npos) << result.err;
+  EXPECT_EQ(read_file(kept / "step1_no_cache.json"), "what was there");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(kept), {}), 2) << "a draft is left";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "docs/numbers/contiguous_allocator.h"
@@ -20,6 +21,19 @@ TEST(ContiguousAllocator, TakesTheLowestHoleThatIsLargeEnough) {
   memory.free(0, 3);
   EXPECT_EQ(memory.allocate(2), 0);
   EXPECT_EQ(memory.allocate(1), 2);
+}
+
+TEST(ContiguousAllocator, TakesTheSmallestOrTheLargestHoleIfAskedTo) {
+  const auto place_of_two = [](Fit fit) {
+    ContiguousAllocator memory(20, fit);
+    for (const std::int64_t size : {3, 1, 2, 1, 5, 8}) memory.allocate(size);
+    for (const auto& [first, size] : {std::pair(0, 3), std::pair(4, 2), std::pair(7, 5)})
+      memory.free(first, size);
+    return memory.allocate(2);
+  };
+  EXPECT_EQ(place_of_two(Fit::first), 0);
+  EXPECT_EQ(place_of_two(Fit::best), 4);
+  EXPECT_EQ(place_of_two(Fit::worst), 7);
 }
 
 TEST(ContiguousAllocator, RefusesWhatTheSumOfItsHolesWouldHold) {
@@ -65,6 +79,21 @@ TEST(Fragmentation, ContiguousPiecesRefuseASequenceForWhichThereIsRoom) {
   EXPECT_EQ(result.most_free_when_refused, 8);
   EXPECT_EQ(result.most_holes, 2);
   EXPECT_EQ(result.most_wasted, 0);
+}
+
+/// Holes of 6 and 4 when one of 4 comes, then one of 6: only best fit keeps room for the second.
+TEST(Fragmentation, TheChoiceOfTheHoleDecidesWhatFitsLater) {
+  const std::vector<Visit> visits = {{6, 0, 5}, {3, 1, 9}, {4, 2, 5}, {3, 3, 9}, {4, 6, 9}, {6, 7, 9}};
+  EXPECT_EQ(replay_contiguous(visits, 16, Fit::first).refused, 1);
+  EXPECT_EQ(replay_contiguous(visits, 16, Fit::best).refused, 0);
+  EXPECT_EQ(replay_contiguous(visits, 16, Fit::worst).refused, 1);
+}
+
+TEST(Fragmentation, OnTheTraceOfThePageFirstFitRefusesTheFewest) {
+  const std::vector<Visit> visits = made_up_visits(2'000, 1);
+  EXPECT_EQ(replay_contiguous(visits, 28'672, Fit::first).refused, 62);
+  EXPECT_EQ(replay_contiguous(visits, 28'672, Fit::best).refused, 70);
+  EXPECT_EQ(replay_contiguous(visits, 28'672, Fit::worst).refused, 149);
 }
 
 TEST(Fragmentation, BlocksTakeItAndWasteLessThanABlockOfIt) {

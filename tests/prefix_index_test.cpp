@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 namespace kvcache {
 namespace {
 
@@ -66,6 +68,29 @@ TEST(PrefixIndex, AnErasedBlockIsNotFoundByWhatItHeld) {
   index.insert(0, {43, 2, 0}, Ids{7, 8});
   EXPECT_EQ(index.find(kHash, 0, Ids{5, 6}), std::nullopt);
   EXPECT_EQ(index.find(43, 0, Ids{7, 8}), Found(0));
+}
+
+TEST(PrefixIndex, RefusesToEraseWhatIsNotFindable) {
+  PrefixIndex index(4, 2);
+  index.insert(1, {kHash, 1, 0}, Ids{5, 6});
+  for (const std::int32_t absent : {0, 3, -1, 4})
+    EXPECT_THROW(index.erase(absent), std::logic_error) << absent;
+  EXPECT_EQ(index.find(kHash, 0, Ids{5, 6}), Found(1));
+  EXPECT_EQ(index.size(), 1);
+  index.erase(1);
+  EXPECT_THROW(index.erase(1), std::logic_error);
+  EXPECT_EQ(index.size(), 0);
+}
+
+TEST(PrefixIndex, RefusesToMakeABlockFindableTwice) {
+  PrefixIndex index(4, 2);
+  index.insert(1, {kHash, 1, 0}, Ids{5, 6});
+  EXPECT_THROW(index.insert(1, {kHash, 2, 0}, Ids{7, 8}), std::logic_error);
+  EXPECT_THROW(index.insert(4, {kHash, 2, 0}, Ids{7, 8}), std::logic_error);
+  EXPECT_THROW(index.insert(-1, {kHash, 2, 0}, Ids{7, 8}), std::logic_error);
+  EXPECT_EQ(index.find(kHash, 0, Ids{7, 8}), std::nullopt);  // would not end if the list were a ring
+  EXPECT_EQ(index.find(kHash, 0, Ids{5, 6}), Found(1));
+  EXPECT_EQ(index.size(), 1);
 }
 
 TEST(PrefixIndex, AChainWithoutItsFirstBlockIsNotEntered) {

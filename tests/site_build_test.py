@@ -44,6 +44,8 @@ class Repository:
             self.write(path, f"# Page {path}\n")
         for path in ("common/a.h", "step3_paged/shelf.h"):
             self.write(path, HEADER if "shelf" in path else "/// @file\n/// Nothing.\n#pragma once\n")
+        self.write("docs/player/index.html", "the player")
+        self.write("docs/player/make_traces.py", "not for the site")
 
     def write(self, path, text):
         target = self.folder / path
@@ -92,11 +94,16 @@ class MarkdownTest(unittest.TestCase):
 
     def test_headings_have_the_anchors_of_github(self):
         self.assertEqual(re.findall(r'<a class="anchor" id="(step3-paged-[^"]*)"', self.html),
-                         ["step3-paged-target-x_y-here", "step3-paged-twice", "step3-paged-twice-1"])
+                         ["step3-paged-target-x_y-here", "step3-paged-twice", "step3-paged-twice-1",
+                          "step3-paged-what-others-do", "step3-paged-ours"])
         self.assertIn("Target x_y: here", self.html)
 
     def test_pictures_are_copied(self):
         self.assertTrue((self.site / "images/step3_paged/pictures/pool.svg").is_file())
+
+    def test_the_player_is_copied(self):
+        self.assertTrue((self.site / "player/index.html").is_file())
+        self.assertFalse((self.site / "player/make_traces.py").exists())
 
     def test_comments_are_left_out(self):
         self.assertNotIn("secret", self.html)
@@ -125,6 +132,10 @@ def cases():
         ("@sign 100%done #hash a -- b <!-- secret --> c", "@sign 100%done #hash a -- b c"),
         ("<!--\nsecret `x`\n-->\nshown", "shown"),
         ("`Shelf` and `Shelf::books`", f'<code>{shelf}>Shelf</a></code> and <code>{shelf}>Shelf::books</a></code>'),
+        ("## What others do\n\n`Shelf` of theirs\n\n## Ours", "<p><code>Shelf</code> of theirs</p>"),
+        ("[`play` it](../docs/player/index.html?trace=a&at=8).", '<a href="player/index.html?trace=a&amp;at=8">play it</a>.'),
+        ("See it.\n\n<!-- player: trace=a&at=8 -->",
+         '<iframe class="player" src="player/index.html?trace=a&amp;at=8" title="The player of block tables"></iframe>'),
         ("`step3_paged/shelf.h`", '<code><a href="shelf_8h.html">step3_paged/shelf.h</a></code>'),
         ("[the file](shelf.h)", '<a href="shelf_8h.html">the file</a>'),
         ("[`shelf.h`](shelf.h)", '<code><a href="shelf_8h.html">shelf.h</a></code>'),

@@ -3,6 +3,7 @@
 Every chapter and some pages of the reference, as wide as a telephone and as a desk's screen: they ask for nothing from
 the network, have all they ask for, show formulas, and never have to be scrolled sideways.
 """
+import re
 import sys
 import unittest
 from pathlib import Path
@@ -45,6 +46,9 @@ BAD_FORMULAS = """return [...document.querySelectorAll(".MathJax_SVG text, .Math
     .map((element) => element.textContent)"""
 
 
+FRAME = "const frame = document.querySelectorAll('iframe.player')[arguments[0]];"
+
+
 class SiteTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -81,6 +85,29 @@ class SiteTest(unittest.TestCase):
             with self.subTest(page=name):
                 self.open(name)
                 self.assertGreater(self.browser.run(DRAWN), 0)
+
+    def test_the_player_plays_in_its_frames_as_high_and_as_dark_as_the_page_wants(self):
+        for width in WIDTHS:
+            self.browser.set_width(width)
+            for page in (page for page in pages.all_pages()[0] if "<!-- player:" in page.text):
+                asked = re.findall(r"<!-- player: trace=.*&at=(\d+) -->", page.text)
+                self.assertEqual(len(asked), page.text.count("<!-- player:"), page.path)
+                for number, moment in enumerate(asked):
+                    with self.subTest(page=page.path, frame=number, width=width):
+                        self.check_frame(page.html, number, moment)
+
+    def check_frame(self, name, number, moment):
+        self.open(name)
+        high = self.browser.wait_until(FRAME + "frame.scrollIntoView(); return parseInt(frame.style.height)", number)
+        self.browser.run("document.documentElement.className = 'dark-mode'")
+        self.browser.run(FRAME + "frame.id = 'tested'", number)
+        self.browser.enter_frame("iframe#tested")
+        self.browser.wait_until("return document.documentElement.style.colorScheme === 'dark'")
+        place, problem, height = self.browser.run("""return [document.getElementById("place").textContent,
+            document.getElementById("problem").textContent, document.documentElement.scrollHeight]""")
+        self.assertEqual((place.split(" of ")[0], problem), (moment, ""))
+        self.assertLessEqual(height, high)
+        self.browser.leave_frames()
 
     def test_next_and_previous_lead_through_all_chapters(self):
         self.browser.set_width(1440)

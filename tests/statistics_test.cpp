@@ -27,6 +27,13 @@ TEST(Spread, IsTheDistanceOfTheExtremesInPercentOfTheMedian) {
   EXPECT_EQ(spread_percent(std::vector<double>{}), 0);
 }
 
+TEST(QuartileDistance, IsThatOfTheMiddleHalfInPercentOfTheMedian) {
+  EXPECT_EQ(quartile_distance_percent({1000, 10, 8, 9, 11}), 20) << "the quartiles are 9 and 11 of 8 to 1000";
+  EXPECT_EQ(quartile_distance_percent({1, 2, 3, 4}), 60) << "1.75 and 3.25 around 2.5";
+  EXPECT_EQ(quartile_distance_percent({7}), 0);
+  EXPECT_EQ(quartile_distance_percent({}), 0);
+}
+
 TEST(GrowthExponent, IsThatOfAPowerOfTheSize) {
   for (const double exponent : {-0.5, 0.0, 0.37, 1.0, 2.0}) {
     std::vector<Point> points;

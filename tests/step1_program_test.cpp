@@ -42,6 +42,10 @@ TEST(Step1Program, CountsEveryRowItComputesAndEveryRowItComputesAgain) {
   EXPECT_EQ(report["kv_rows"]["recomputed"], 4 + 5 + 6 + 7);
   EXPECT_EQ(report["timing"]["prefill_tokens"], 4);
   EXPECT_EQ(report["timing"]["decode_tokens"], 4);
+  // Of five passes four are decode passes: the first token came out of the prefill, the last never goes in.
+  EXPECT_EQ(report["timing"]["decode_pass_ms"].size(), 4U);
+  const double decode_ms = report["timing"]["decode_ms"];
+  EXPECT_NEAR(report["timing"]["ms_per_token"].get<double>(), decode_ms / 4, 1e-6 * decode_ms);
   EXPECT_EQ(report["kv_memory"]["reserved_bytes"], 0);
   EXPECT_EQ(report["kv_memory"]["waste_percent"], 0);
   EXPECT_EQ(report["blocks"]["total"], 0);

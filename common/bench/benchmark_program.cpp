@@ -4,8 +4,10 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <iostream>
 #include <sstream>
+#include <vector>
 
 #include "common/cli/run_main.h"
 #include "common/error.h"
@@ -14,28 +16,67 @@
 namespace kvcache {
 namespace {
 
+constexpr std::size_t kLineWidth = 112;
+
 /// @throws InputError for what Google Benchmark does not take, with its own words if it has any.
-void initialize(int argc, char** argv) {
+void initialize(std::vector<char*> words) {
+  int count = static_cast<int>(words.size());
+  words.push_back(nullptr);
   std::ostringstream said;
   std::streambuf* const terminal = std::cerr.rdbuf(said.rdbuf());
-  benchmark::Initialize(&argc, argv);
+  benchmark::Initialize(&count, words.data());
   std::cerr.rdbuf(terminal);
-  if (argc == 1) return;
+  if (count == 1) return;
   throw InputError(said.str().empty()
-                       ? fmt::format("'{}' is no option of Google Benchmark; --help lists those", argv[1])
+                       ? fmt::format("'{}' is no option of Google Benchmark; --help lists those", words[1])
                        : said.str());
 }
 
 }  // namespace
 
-int run_benchmark_program(int argc, char** argv, const char* note, const std::function<void()>& add) {
+int run_benchmarks(std::span<char* const> line, const std::function<void()>& add) {
+  initialize({line.begin(), line.end()});
+  add();
+  const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has said so
+  benchmark::Shutdown();
+  return some ? 0 : 2;
+}
+
+bool asks_for_help(std::string_view word) {
+  return word == "-h" || word == "--help";
+}
+
+std::string wrapped(std::string_view text, std::size_t width) {
+  std::istringstream words{std::string(text)};
+  std::string lines;
+  std::size_t length = 0;
+  for (std::string word; words >> word;) {
+    if (length > 0 && length + 1 + word.size() > width) {
+      lines += "\n";
+      length = 0;
+    }
+    lines += (length > 0 ? " " : "") + word;
+    length += word.size() + (length > 0 ? 1 : 0);
+  }
+  return lines + "\n";
+}
+
+void print_benchmark_help(std::string_view what, std::string_view note) {
+  fmt::print("{}\nHow the numbers are made:\n{}\nGoogle Benchmark's options:\n", what,
+             wrapped(note, kLineWidth));
+  benchmark::PrintDefaultHelp();
+}
+
+int run_benchmark_program(int argc, char** argv, const char* what, const char* note,
+                          const std::function<void()>& add) {
   return run_main([&] {
-    initialize(argc, argv);
+    const std::span<char* const> line(argv, static_cast<std::size_t>(argc));
+    if (std::ranges::any_of(line, asks_for_help)) {
+      print_benchmark_help(what, note);
+      return 0;
+    }
     benchmark::AddCustomContext("note", note);
-    add();
-    const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has said so
-    benchmark::Shutdown();
-    return some ? 0 : 2;
+    return run_benchmarks(line, add);
   });
 }
 

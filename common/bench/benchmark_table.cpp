@@ -3,11 +3,12 @@
 #include "common/bench/benchmark_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <vector>
 
+#include "common/bench/benchmark_program.h"
 #include "common/bench/statistics.h"
 #include "fmt/format.h"
 
@@ -22,10 +23,13 @@ constexpr const char* kNote =
     "(step 3 to step 2, with gather and without; step 4 to step 3 without); the spread, (slowest - fastest) "
     "/ median. The steps took turns, so that what else the machine did met them all; a ratio that differs "
     "from 1 by less than the spreads says nothing. The exponent b is the slope of the straight line through "
-    "the logarithms of the points under it, by least squares. A token with a cache costs the weights, the "
-    "same at every context, and attention over the context: b is between 0 and 1, and nearer to 1 the "
-    "smaller the model. Without a cache all rows are computed again: b is about 1, and above it where "
-    "attention weighs.";
+    "the logarithms of the points under it, by least squares: one line for each round; what stands here is "
+    "the median of their slopes and, behind ±, half the distance between the smallest and the largest. What "
+    "to expect: a token with a cache costs the weights, the same at every context, and attention over the "
+    "context: b is between 0 and 1, and nearer to 1 the smaller the model. Without a cache, and in a "
+    "prompt, all rows are computed: where computing takes the time, b is about 1, and above it where "
+    "attention weighs; where starting kernels takes the time, as on a GPU with few rows, a pass costs the "
+    "same whatever its size, and b is near 0. Lines through so few points are a summary, not a law.";
 
 using Names = std::vector<std::string>;
 
@@ -80,9 +84,14 @@ const StepRuns* step_before(std::span<const StepRuns> steps, std::size_t n) {
 
 // ---- text ----
 
-/// Four digits; fewer for what is less than 1, more for what is 10,000 or above.
+/// Four digits; fewer for what is less than 1, more for what is 10,000 or above. What rounds up to 10 has
+/// those of 10.
 std::string four_digits(double number) {
-  const int digits = number < 1 ? 4 : number < 10 ? 3 : number < 100 ? 2 : number < 1000 ? 1 : 0;
+  const int digits = number < 0.99995  ? 4
+                     : number < 9.9995 ? 3
+                     : number < 99.995 ? 2
+                     : number < 999.95 ? 1
+                                       : 0;
   return fmt::format("{:.{}f}", number, digits);
 }
 
@@ -90,7 +99,7 @@ std::string four_digits(double number) {
 std::string ratio(double now, double before) {
   const double times = now / before;
   if (times < 0.1) return fmt::format("1/{:.0f}", 1 / times);
-  return fmt::format("x{:.{}f}", times, times < 10 ? 2 : times < 1000 ? 1 : 0);
+  return fmt::format("x{:.{}f}", times, times < 9.995 ? 2 : times < 999.95 ? 1 : 0);
 }
 
 /// A label, and what `cell` gives of each column.
@@ -123,7 +132,8 @@ struct Detail {
 constexpr Detail kDetails[] = {{"shared_prefix/", "cached_tokens", "  cached tokens", 1, 0, true},
                                {"decode/", "gathered_bytes", "  MB gathered in the whole run", 1e6, 1},
                                {"grow/", "bytes_moved", "  MB moved", 1e6, 1},
-                               {"", "gpu_ms", "  ms on the GPU", 1, 3}};
+                               {"grow/", "page_faults", "  page faults", 1, 0},
+                               {"", "gpu_ms", "  ms on the GPU, waits for the host in it", 1, 3}};
 
 std::string detail_rows(std::span<const StepRuns> steps, const std::string& name) {
   std::string rows;
@@ -166,30 +176,60 @@ std::string family_of(const std::string& name) {
   return ends_in_number ? name.substr(0, colon) : "";
 }
 
-/// A workload's context and ms per token.
-std::optional<Point> point(const StepRuns& step, const std::string& name) {
-  const std::optional<double> context = counter(step, name, "context");
-  const std::optional<double> per_second = counter(step, name, "tokens_per_s");
-  if (!context || !per_second || *context <= 0 || *per_second <= 0) return std::nullopt;
-  return Point{*context, 1e3 / *per_second};
+/// What the points of a family are.
+const char* unit_of(const std::string& family) {
+  return family.starts_with("time_to_first_token/") ? "ms per prompt" : "ms per token";
+}
+
+/// A workload's context and ms per token, or per prompt, in each round.
+std::vector<Point> points(const StepRuns& step, const std::string& name) {
+  std::vector<Point> rounds;
+  for (const BenchmarkRun& run : step.runs) {
+    const auto context = run.counters.find("context"), per_second = run.counters.find("tokens_per_s");
+    if (run.name != name || context == run.counters.end() || per_second == run.counters.end()) continue;
+    if (context->second > 0 && per_second->second > 0)
+      rounds.push_back({context->second, 1e3 / per_second->second});
+  }
+  return rounds;
+}
+
+/// The exponent of each round in which at least kSizesToFit of these workloads ran.
+std::vector<double> exponents(const StepRuns& step, const Names& names) {
+  std::vector<std::vector<Point>> rounds;  // [rounds][names]
+  for (const std::string& name : names) {
+    const std::vector<Point> measured = points(step, name);
+    rounds.resize(std::max(rounds.size(), measured.size()));
+    for (std::size_t round = 0; round < measured.size(); ++round) rounds[round].push_back(measured[round]);
+  }
+  std::vector<double> fitted;
+  for (const std::vector<Point>& round : rounds) {
+    const std::optional<double> exponent = growth_exponent(round);
+    if (round.size() >= kSizesToFit && exponent) fitted.push_back(*exponent);
+  }
+  return fitted;
+}
+
+/// "^ 1.21 ±0.03"; of a single round nothing is known of how it varies.
+std::string exponent_cell(const std::vector<double>& rounds) {
+  if (rounds.empty()) return "-";
+  const double middle = median(rounds);
+  std::string text = fmt::format("^ {:.2f}", std::abs(middle) < 0.005 ? 0 : middle);  // no -0.00
+  if (rounds.size() > 1)
+    text += fmt::format(" ±{:.2f}", (std::ranges::max(rounds) - std::ranges::min(rounds)) / 2);
+  return text;
 }
 
 std::string family_rows(std::span<const StepRuns> steps, const std::string& family, const Names& names) {
-  std::string rows = row(family, steps, [&](std::size_t n) -> std::string {
-    std::vector<Point> points;
-    for (const std::string& name : names) {
-      if (const std::optional<Point> known = point(steps[n], name)) points.push_back(*known);
-    }
-    const std::optional<double> exponent = growth_exponent(points);
-    return points.size() >= kSizesToFit && exponent ? fmt::format("^ {:.2f}", *exponent) : "-";
-  });
+  std::string rows = row(fmt::format("{}: {}", family, unit_of(family)), steps,
+                         [&](std::size_t n) { return exponent_cell(exponents(steps[n], names)); });
   for (const std::string& name : names) {
     double context = 0;
     for (const StepRuns& step : steps)
       context = std::max(context, counter(step, name, "context").value_or(0));
     rows += row(fmt::format("  {:g}", context), steps, [&](std::size_t n) -> std::string {
-      const std::optional<Point> known = point(steps[n], name);
-      return known ? four_digits(known->value) : "-";
+      std::vector<double> values;
+      for (const Point& known : points(steps[n], name)) values.push_back(known.value);
+      return values.empty() ? "-" : four_digits(median(values));
     });
   }
   return rows;
@@ -208,7 +248,7 @@ std::string growth(std::span<const StepRuns> steps, const Names& names) {
     if (!family.empty() && members[family].size() >= kSizesToFit)
       rows += family_rows(steps, family, members[family]);
   }
-  return rows.empty() ? "" : "\nms per token at each context; ^ b: they grow as context^b\n" + rows;
+  return rows.empty() ? "" : "\nhow time grows: at each context, in tokens; ^ b: as context^b\n" + rows;
 }
 
 // ---- all of it ----
@@ -244,33 +284,19 @@ std::string sections(std::span<const StepRuns> steps) {
   return text;
 }
 
-/// Broken between words.
-std::string wrapped(const std::string& text) {
-  std::istringstream words(text);
-  std::string lines;
-  std::size_t length = 0;
-  for (std::string word; words >> word;) {
-    if (length > 0 && length + 1 + word.size() > kLineWidth) {
-      lines += "\n";
-      length = 0;
-    }
-    lines += (length > 0 ? " " : "") + word;
-    length += word.size() + (length > 0 ? 1 : 0);
-  }
-  return lines + "\n";
-}
-
 }  // namespace
 
 std::string benchmark_table(std::span<const StepRuns> steps) {
-  std::string text = steps.front().settings + "\n\n" + sections(steps) + wrapped(kNote);
+  std::string text = steps.front().settings + "\n";
+  if (!steps.front().when.empty()) text += steps.front().when + "\n";
+  text += "\n" + sections(steps) + wrapped(kNote, kLineWidth);
   Names notes;
   for (const StepRuns& step : steps) {
     for (const std::string& note : step.notes) {
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
     }
   }
-  for (const std::string& note : notes) text += "\n" + wrapped(note);
+  for (const std::string& note : notes) text += "\n" + wrapped(note, kLineWidth);
   return text;
 }
 

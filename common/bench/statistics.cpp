@@ -21,6 +21,19 @@ double spread_percent(std::span<const double> numbers) {
   return middle > 0 ? 100 * (largest - smallest) / middle : 0;
 }
 
+double quartile_distance_percent(std::vector<double> numbers) {
+  if (numbers.size() < 2) return 0;
+  std::ranges::sort(numbers);
+  const auto at = [&](double share) {
+    const double place = share * static_cast<double>(numbers.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const double rest = place - static_cast<double>(below);
+    return rest > 0 ? numbers[below] * (1 - rest) + numbers[below + 1] * rest : numbers[below];
+  };
+  const double middle = median(numbers);
+  return middle > 0 ? 100 * (at(0.75) - at(0.25)) / middle : 0;
+}
+
 std::optional<double> growth_exponent(std::span<const Point> points) {
   if (points.empty()) return std::nullopt;
   const auto count = static_cast<double>(points.size());

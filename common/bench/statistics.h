@@ -14,6 +14,10 @@ double median(std::vector<double> numbers);
 /// (largest - smallest) / median, in percent; 0 of fewer than two.
 double spread_percent(std::span<const double> numbers);
 
+/// (third quartile - first) / median, in percent; 0 of fewer than two. The quartiles are a quarter and three
+/// quarters of the way from the smallest to the largest, in order, between two numbers if need be.
+double quartile_distance_percent(std::vector<double> numbers);
+
 /// A measurement of something of a size.
 struct Point {
   double size = 0;   ///< > 0

@@ -5,6 +5,7 @@
 #include "common/bench/step_benchmarks.h"
 
 #include <benchmark/benchmark.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,12 +13,17 @@
 #include <string_view>
 #include <vector>
 
+#include "common/bench/benchmark_program.h"
 #include "common/bench/gpu_pass_timer.h"
 #include "common/bench/memory_rate.h"
 #include "common/bench/workloads.h"
+#include "common/cli/machine.h"
 #include "common/cli/run_main.h"
 #include "common/error.h"
 #include "fmt/format.h"
+#ifdef WITH_CUDA
+#include "common/cuda/device.h"
+#endif
 
 namespace kvcache {
 namespace {
@@ -25,13 +31,16 @@ namespace {
 constexpr const char* kNote =
     "Every run starts with an empty cache, but those called warm: there the shared prefix was computed "
     "before. Passes larger than any before are run once untimed. time_to_first_token: prefill and the "
-    "choice of a token. decode: the median pass, the first of a run left out. generate: prefill and "
+    "choice of a token. decode: the median pass, the first two of a run left out. generate: prefill and "
     "decoding. shared_prefix: until all requests, one after the other, have their first token; "
-    "cached_tokens says what was found. Times are wall times; gpu_ms is the GPU's part of them, from the "
-    "first kernel of a pass to the end of its last one, by CUDA events. of_memory: the weights and the K "
-    "and V that a decode pass must read, per time, as a share of the measured read rate; above 1 the "
-    "processor's caches held them. Workloads longer than the model's context are left out. Single runs on "
-    "a shared machine vary: compare medians.";
+    "cached_tokens says what was found. Times are wall times. On a GPU gpu_ms lies between two CUDA events, "
+    "before the first kernel of a pass and after its last one: the time in which the GPU waits for the host "
+    "to start the next kernel is in it. From the third of a kind on, decode passes are played as CUDA "
+    "graphs, which the host starts at once; those of step 1, those that gather, and prefills never are, so "
+    "that part of their distance to the others is the host's. of_memory: the weights and the K and V that a "
+    "decode pass must read, per time, as a share of the measured read rate; above 1 the processor's caches "
+    "held them. Workloads longer than the model's context are left out. Single runs on a shared machine "
+    "vary: compare medians.";
 
 /// The step that is measured.
 struct Subject {
@@ -75,9 +84,11 @@ Measured run_once(const Subject& subject, const Workload& workload) {
   return measured;
 }
 
-/// Threads are awake, buffers have grown and, on a GPU, kernels are loaded for passes of this size.
+/// Threads are awake, buffers have grown and, on a GPU, kernels are loaded for passes of this size. A buffer
+/// that grows in a decode pass would spoil its CUDA graph: the first warm-up has as many sequences as any
+/// workload.
 void warm_up(Subject& subject, const Workload& workload) {
-  if (subject.largest_so_far == 0) run_once(subject, {"warm-up", 64, 2, 8, Workload::Timed::all});
+  if (subject.largest_so_far == 0) run_once(subject, {"warm-up", 64, 8, 3, Workload::Timed::all});
   if (workload.prompt > subject.largest_so_far)
     run_once(subject, {"warm-up", workload.prompt, 1, 1, Workload::Timed::all});
   subject.largest_so_far = std::max(subject.largest_so_far, workload.prompt);
@@ -142,20 +153,40 @@ void run_workload(benchmark::State& state, Subject& subject, const Workload& wor
   }
 }
 
-/// Those of the step's options that a benchmark has a use for: where it runs, on what, and the cache's.
-constexpr std::string_view kUsed[] = {"--model",      "--random-weights", "--device",     "--dtype",
-                                      "--threads",    "--block-size",     "--num-blocks", "--kv-memory",
-                                      "--attention",  "--max-seq-len",    "--salt",       "--prefix-cache",
-                                      "--debug-fill", "--host-blocks"};
+/// Those of the steps' options that a benchmark has a use for: where it runs, on what, and the cache's.
+const std::pair<const char*, std::vector<std::string_view>> kUsed[] = {
+    {"all steps", {"--model", "--random-weights", "--device", "--dtype", "--threads"}},
+    {"step 2", {"--max-seq-len"}},
+    {"steps 3, 4", {"--block-size", "--num-blocks", "--kv-memory", "--attention", "--debug-fill"}},
+    {"step 4", {"--prefix-cache", "--salt", "--host-blocks"}}};
+
+bool is_used(std::string_view option) {
+  return std::ranges::any_of(kUsed,
+                             [&](const auto& of) { return std::ranges::count(of.second, option) > 0; });
+}
 
 /// @throws InputError for an option that would change nothing.
 void refuse_unused(std::span<const char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
-    if (name.starts_with("--") && std::ranges::find(kUsed, name) == std::end(kUsed))
+    if (name.starts_with("--") && !is_used(name))
       throw InputError(
           fmt::format("{} has no use in a benchmark, which brings its own requests; leave it out", name));
   }
+}
+
+/// What --help says of the benchmarks of a step.
+std::string usage(Step step) {
+  std::string text = fmt::format(
+      "Usage: bench_{} [OPTIONS]\n\n"
+      "Times the workloads that all four steps have, under the same names; ./steps bench runs the four\n"
+      "programs in turns and compares them. The model is --random-weights fairytale unless another is "
+      "named.\n\n"
+      "Options of the steps, which {} --help explains:\n",
+      name_of(step), name_of(step));
+  for (const auto& [steps, options] : kUsed)
+    text += fmt::format("  {:<12}{}\n", steps, fmt::join(options, " "));
+  return text;
 }
 
 bool is_google_benchmarks(std::string_view word) {
@@ -185,6 +216,10 @@ void describe(const Program& program) {
   benchmark::AddCustomContext("model", program.model_name);
   benchmark::AddCustomContext("device", program.gpu ? "cuda" : "cpu");
   benchmark::AddCustomContext("dtype", std::string(name_of(program.dtype)));
+  benchmark::AddCustomContext("processor", processor_name("cpu"));
+#ifdef WITH_CUDA
+  if (program.gpu) benchmark::AddCustomContext("gpu", program.gpu->name());
+#endif
   benchmark::AddCustomContext("threads", fmt::format("{}", program.pool->threads()));
   if (program.step == Step::paged || program.step == Step::prefix_cache)
     benchmark::AddCustomContext("attention",
@@ -192,8 +227,8 @@ void describe(const Program& program) {
   benchmark::AddCustomContext("note", kNote);
 }
 
-/// Hands the workloads that fit the model's context, and the command line, to Google Benchmark.
-int run_all(Subject& subject, std::span<char* const> line) {
+/// Registers the workloads that fit the model's context.
+void add_workloads(Subject& subject) {
   for (const Workload& workload : workloads()) {
     if (workload.prompt + workload.tokens > subject.program.model->config().max_position_embeddings) continue;
     benchmark::RegisterBenchmark(
@@ -203,15 +238,6 @@ int run_all(Subject& subject, std::span<char* const> line) {
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }
-  std::vector<char*> words{line[0]};
-  std::ranges::copy_if(line.subspan(1), std::back_inserter(words), is_google_benchmarks);
-  int count = static_cast<int>(words.size());
-  words.push_back(nullptr);
-  benchmark::Initialize(&count, words.data());
-  if (benchmark::ReportUnrecognizedArguments(count, words.data())) return 2;
-  const std::size_t matched = benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return matched > 0 ? 0 : 2;  // it has said so itself
 }
 
 }  // namespace
@@ -219,12 +245,18 @@ int run_all(Subject& subject, std::span<char* const> line) {
 int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_cache) {
   return run_main([&] {
     const std::span<char* const> line(argv, static_cast<std::size_t>(argc));
+    if (std::ranges::any_of(line, asks_for_help)) {
+      print_benchmark_help(usage(step), kNote);
+      return 0;
+    }
     const std::optional<Options> options = own_options(step, line);
     if (!options) return 0;
     Program program = load_program(step, *options);
     Subject subject{program, make_cache};
     describe(program);
-    return run_all(subject, line);
+    std::vector<char*> words{line[0]};
+    std::ranges::copy_if(line.subspan(1), std::back_inserter(words), is_google_benchmarks);
+    return run_benchmarks(words, [&] { add_workloads(subject); });
   });
 }
 

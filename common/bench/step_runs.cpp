@@ -2,6 +2,8 @@
 /// See step_runs.h.
 #include "common/bench/step_runs.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -36,18 +38,38 @@ BenchmarkRun run_of(const Json& entry) {
   return run;
 }
 
+/// What ran, where, and on what, as far as the file says it.
+/// @throws Json::exception if it does not say what every step's benchmarks say
+std::string settings_of(const Json& context) {
+  const auto text = [&](const char* key) { return context.at(key).get<std::string>(); };
+  const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
+  std::string settings = fmt::format("{}, {} {}, {}", text("model"), text("device"), text("dtype"), threads);
+  for (const char* device : {"gpu", "processor"}) {
+    if (context.contains(device)) settings += ", " + text(device);
+  }
+  return settings;
+}
+
+/// When it ran, which state of the project it was, and how busy the machine was just before.
+std::string when_of(const Json& context) {
+  std::vector<std::string> known;
+  if (context.contains("date")) known.push_back(context["date"].get<std::string>());
+  if (context.contains("commit")) known.push_back("commit " + context["commit"].get<std::string>());
+  const Json load = context.value("load_avg", Json::array());
+  if (!load.empty()) known.push_back(fmt::format("load {:.1f} at the start", load[0].get<double>()));
+  return fmt::format("{}", fmt::join(known, ", "));
+}
+
 /// @throws InputError or Json::exception if it is not the output of a step's benchmarks
 StepRuns step_runs_of(const Json& json) {
   const Json& context = json.at("context");
-  const auto text = [&](const char* key) { return context.at(key).get<std::string>(); };
-  const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
-  StepRuns step{
-      .step = text("step"),
-      .settings = fmt::format("{}, {} {}, {}", text("model"), text("device"), text("dtype"), threads),
-      .gather = context.value("attention", "paged") == "gather",
-      .notes = {},
-      .runs = {},
-      .json = {{"context", context}, {"benchmarks", Json::array()}}};
+  StepRuns step{.step = context.at("step").get<std::string>(),
+                .settings = settings_of(context),
+                .when = when_of(context),
+                .gather = context.value("attention", "paged") == "gather",
+                .notes = {},
+                .runs = {},
+                .json = {{"context", context}, {"benchmarks", Json::array()}}};
   for (const auto& [key, value] : context.items()) {
     if (key.starts_with("note")) step.notes.push_back(value.get<std::string>());
   }

@@ -20,9 +20,10 @@ struct BenchmarkRun {
 
 /// The runs of one step with one set of options, in one round or in several.
 struct StepRuns {
-  std::string step;                ///< "step3_paged"
-  std::string settings;            ///< "random:fairytale, cpu f32, 2 threads": alike in what can be compared
-  bool gather = false;             ///< --attention gather
+  std::string step;      ///< "step3_paged"
+  std::string settings;  ///< "random:fairytale, cpu f32, 2 threads, AMD EPYC": alike in what can be compared
+  std::string when;     ///< "2026-11-28T10:39:17+00:00, commit 1a2b3c4, load 0.4 at the start", what is known
+  bool gather = false;  ///< --attention gather
   std::vector<std::string> notes;  ///< of the program: how to read its numbers
   std::vector<BenchmarkRun> runs;  ///< in the order of the file
   nlohmann::ordered_json json;     ///< {"context": {...}, "benchmarks": [runs]}

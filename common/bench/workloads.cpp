@@ -2,6 +2,7 @@
 /// See workloads.h.
 #include "common/bench/workloads.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/bench/statistics.h"
@@ -19,7 +20,8 @@ std::int32_t made_up_id(std::int64_t n, std::int64_t vocab_size) {
 
 }  // namespace
 
-// Long contexts get few tokens: step 1 computes all rows again for each.
+// Long contexts get few tokens: step 1 computes all rows again for each. Two decode passes are left to time
+// at least (workloads.h).
 std::vector<Workload> workloads() {
   std::vector<Workload> list;
   for (const std::int64_t prompt : {64, 128, 256, 512, 1024, 2048})
@@ -28,7 +30,7 @@ std::vector<Workload> workloads() {
     list.push_back(
         {fmt::format("decode/context:{}", context), context, 1, context > 1024 ? 6 : 12, decode_pass});
   for (const std::int64_t context : {128, 512, 2048}) {
-    list.push_back({fmt::format("decode/context:{}/sequences:8", context), context, 8, context > 1024 ? 3 : 8,
+    list.push_back({fmt::format("decode/context:{}/sequences:8", context), context, 8, context > 1024 ? 5 : 6,
                     decode_pass});
   }
   for (const std::int64_t tokens : {64, 256})
@@ -62,8 +64,8 @@ Request request_before(const Workload& workload, std::int64_t vocab_size) {
 
 double context_of(const Workload& workload) {
   const auto prompt = static_cast<double>(workload.prompt), tokens = static_cast<double>(workload.tokens);
-  // Decode pass n sees prompt + n tokens. Of the tokens - 1 passes the first is left out.
-  if (workload.timed == decode_pass) return prompt + (tokens + 1) / 2;
+  // Decode pass n sees prompt + n tokens. Of the tokens - 1 passes the first ones are left out.
+  if (workload.timed == decode_pass) return prompt + (tokens + kUntimedDecodePasses) / 2;
   return workload.timed == all ? prompt + (tokens - 1) / 2 : prompt;
 }
 
@@ -74,7 +76,8 @@ double timed_ms(Workload::Timed timed, std::span<const double> prefill_ms,
     case first_token:
       return prefill_ms.front();
     case decode_pass:
-      return decode_ms.size() < 2 ? 0 : median({decode_ms.begin() + 1, decode_ms.end()});
+      return median(
+          {decode_ms.begin() + std::min(kUntimedDecodePasses, std::ssize(decode_ms)), decode_ms.end()});
     case all:
       return sum(prefill_ms) + sum(decode_ms);
     case all_first_tokens:

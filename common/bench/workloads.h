@@ -11,6 +11,11 @@
 
 namespace kvcache {
 
+/// Decode passes of a run that warm it up: buffers grow in the first. On a GPU a pass of a new kind runs as
+/// it is once, is recorded as a CUDA graph the second time, and from then on it is played
+/// (recorded_passes.h).
+constexpr std::ptrdiff_t kUntimedDecodePasses = 2;
+
 /// Requests that go through the run loop together, in an empty cache.
 struct Workload {
   /// Which part of the time counts: `timed_ms`.
@@ -37,7 +42,8 @@ Request request_before(const Workload& workload, std::int64_t vocab_size);
 /// Tokens of each sequence that a measured pass attends to, on average.
 double context_of(const Workload& workload);
 
-/// The milliseconds that a workload is about. decode_pass: the median, the first one left out.
+/// The milliseconds that a workload is about. decode_pass: the median, without the
+/// first kUntimedDecodePasses.
 /// @param prefill_ms  [sequences]
 /// @param decode_ms   [decode passes]
 /// @return 0 if no pass of that kind has run

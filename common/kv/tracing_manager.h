@@ -17,7 +17,8 @@
 namespace kvcache {
 
 /// Does what another manager does and writes one JSON object per call to a stream, each on a line of its own.
-/// A call costs time in proportion to the pool, since all of the state is compared.
+/// A call costs time in proportion to the pool, since all of the state is compared. Ids are written when they
+/// are planned, so they must be known then: not for passes that a scheduler prepares.
 class TracingManager final : public KvManager {
  public:
   /// The text of one token on its own.

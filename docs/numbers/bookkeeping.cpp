@@ -54,4 +54,18 @@ std::int64_t most_slots_wasted(std::int64_t longest, std::int64_t block_size) {
   return most;
 }
 
+bool grows_at_multiples_only(std::int64_t longest, std::int64_t block_size) {
+  KVCacheManager manager({longest, block_size, /*bytes_per_token=*/1});
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(longest + 1));
+  std::int64_t reserved = 0;
+  for (std::int64_t length = 0; length <= longest; ++length) {
+    const Work work[] = {{0, std::span(ids).first(static_cast<std::size_t>(length + 1))}};
+    manager.commit(manager.plan(work).value());
+    const bool grew = manager.memory().reserved_bytes > reserved;
+    if (grew != (length % block_size == 0)) return false;
+    reserved = manager.memory().reserved_bytes;
+  }
+  return true;
+}
+
 }  // namespace kvcache

@@ -27,5 +27,8 @@ KvMemoryReport paged_memory(std::span<const std::int64_t> lengths, std::int64_t 
 
 /// The most slots that step 3 leaves empty in one sequence, over all lengths from 1 to `longest`.
 std::int64_t most_slots_wasted(std::int64_t longest, std::int64_t block_size);
+/// Whether step 3 takes a block for token n + 1 exactly where n is a multiple of the block size, for n up to
+/// `longest`.
+bool grows_at_multiples_only(std::int64_t longest, std::int64_t block_size);
 
 }  // namespace kvcache

@@ -34,9 +34,13 @@ struct Measurements {
   ExperimentResult mixed;               ///< 160 requests of all lengths
   std::int64_t rows_without_cache = 0;  ///< K/V rows of a decode pass at a context of 512 tokens, step 1
   std::int64_t rows_with_cache = 0;     ///< the same, step 2
+  std::int64_t bytes_gathered = 0;      ///< in passes of 511 and 512 tokens, step 3 with --attention gather
+  std::int64_t bytes_in_place = 0;      ///< the same with --attention paged
   std::int64_t trace_slots = 0;         ///< memory of the replay
   std::int64_t trace_visits = 0;        ///< sequences of the replay
-  ReplayResult pieces;                  ///< in contiguous pieces
+  ReplayResult first_fit;               ///< in contiguous pieces
+  ReplayResult best_fit;                ///< the same
+  ReplayResult worst_fit;               ///< the same
   ReplayResult blocks;                  ///< in blocks
 };
 

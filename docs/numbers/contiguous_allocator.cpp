@@ -8,12 +8,23 @@
 
 namespace kvcache {
 
-ContiguousAllocator::ContiguousAllocator(std::int64_t total) : total_(total) {
+ContiguousAllocator::ContiguousAllocator(std::int64_t total, Fit fit) : total_(total), fit_(fit) {
   if (total > 0) holes_.emplace(0, total);
 }
 
+ContiguousAllocator::Holes::iterator ContiguousAllocator::hole_for(std::int64_t size) {
+  auto chosen = holes_.end();
+  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    if (hole->second < size) continue;
+    const bool better = chosen == holes_.end() || (fit_ == Fit::best && hole->second < chosen->second) ||
+                        (fit_ == Fit::worst && hole->second > chosen->second);
+    if (better) chosen = hole;
+  }
+  return chosen;
+}
+
 std::optional<std::int64_t> ContiguousAllocator::allocate(std::int64_t size) {
-  const auto hole = std::ranges::find_if(holes_, [&](const auto& entry) { return entry.second >= size; });
+  const auto hole = hole_for(size);
   if (hole == holes_.end()) return std::nullopt;
   const auto [first, hole_size] = *hole;
   holes_.erase(hole);

@@ -9,11 +9,19 @@
 
 namespace kvcache {
 
-/// Slots 0 to total - 1 for the K and V of one token each. First fit: the lowest hole that is large enough.
+/// Which of the holes that are large enough is taken (Knuth, "The art of computer programming", vol. 1, 2.5).
+/// Of several that are equally good, the lowest.
+enum class Fit : std::uint8_t {
+  first,  ///< the lowest
+  best,   ///< the smallest
+  worst   ///< the largest
+};
+
+/// Slots 0 to total - 1 for the K and V of one token each.
 class ContiguousAllocator {
  public:
   /// All slots are free: one hole.
-  explicit ContiguousAllocator(std::int64_t total);
+  explicit ContiguousAllocator(std::int64_t total, Fit fit = Fit::first);
 
   /// The first of `size` >= 1 neighbouring slots; nothing if no hole is that large.
   std::optional<std::int64_t> allocate(std::int64_t size);
@@ -31,8 +39,12 @@ class ContiguousAllocator {
   std::int64_t holes() const { return static_cast<std::int64_t>(holes_.size()); }
 
  private:
+  using Holes = std::map<std::int64_t, std::int64_t>;
+  Holes::iterator hole_for(std::int64_t size);
+
   std::int64_t total_;
-  std::map<std::int64_t, std::int64_t> holes_;  // first slot -> size; no two touch
+  Fit fit_;
+  Holes holes_;  // first slot -> size; no two touch
 };
 
 }  // namespace kvcache

@@ -178,4 +178,11 @@ std::int64_t rows_of_a_decode_pass(const std::string& step, std::int64_t context
   return figures(report_of_step(step, requests_of(one))).rows_computed - (context - 1);
 }
 
+std::int64_t bytes_gathered(const std::string& attention, std::int64_t context) {
+  std::mt19937_64 random(5);
+  std::vector<std::string> arguments = requests_of({"", 0, {made_up_ids(context, random)}});
+  arguments.insert(arguments.end(), {"--attention", attention});
+  return report_of_step("step3_paged", std::move(arguments))["counters"]["gathered_bytes"];
+}
+
 }  // namespace kvcache

@@ -65,4 +65,9 @@ ExperimentResult run_experiment(Experiment experiment);
 /// K/V rows that the pass for one more token projects at a context of `context` tokens, in `step`.
 std::int64_t rows_of_a_decode_pass(const std::string& step, std::int64_t context);
 
+/// Bytes of K and V that step 3 copies together in a prompt's pass and the next, which ends at a context of
+/// `context` tokens.
+/// @param attention  "gather" or "paged"
+std::int64_t bytes_gathered(const std::string& attention, std::int64_t context);
+
 }  // namespace kvcache

@@ -8,7 +8,6 @@
 #include <random>
 
 #include "common/kv/formulas.h"
-#include "docs/numbers/contiguous_allocator.h"
 #include "step3_paged/block_pool.h"
 
 namespace kvcache {
@@ -18,7 +17,7 @@ namespace {
 class Pieces {
  public:
   using Held = std::int64_t;  // the first slot
-  explicit Pieces(std::int64_t slots) : allocator_(slots) {}
+  Pieces(std::int64_t slots, Fit fit) : allocator_(slots, fit) {}
 
   std::optional<Held> take(std::int64_t tokens) { return allocator_.allocate(tokens); }
   void give_back(Held first, std::int64_t tokens) { allocator_.free(first, tokens); }
@@ -95,8 +94,8 @@ ReplayResult replay(std::span<const Visit> visits, Memory memory) {
 
 }  // namespace
 
-ReplayResult replay_contiguous(std::span<const Visit> visits, std::int64_t slots) {
-  return replay(visits, Pieces(slots));
+ReplayResult replay_contiguous(std::span<const Visit> visits, std::int64_t slots, Fit fit) {
+  return replay(visits, Pieces(slots, fit));
 }
 
 ReplayResult replay_paged(std::span<const Visit> visits, std::int64_t slots, std::int64_t block_size) {

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "docs/numbers/contiguous_allocator.h"
+
 namespace kvcache {
 
 /// A sequence that arrives, keeps its K and V for a while, and leaves.
@@ -27,8 +29,8 @@ struct ReplayResult {
   std::int64_t most_tokens = 0;             ///< stored at any one moment
 };
 
-/// `slots` slots in contiguous pieces, first fit (Knuth, "The art of computer programming", vol. 1, 2.5).
-ReplayResult replay_contiguous(std::span<const Visit> visits, std::int64_t slots);
+/// `slots` slots in contiguous pieces.
+ReplayResult replay_contiguous(std::span<const Visit> visits, std::int64_t slots, Fit fit = Fit::first);
 /// The same slots as a pool of blocks. `slots` is a multiple of `block_size`.
 ReplayResult replay_paged(std::span<const Visit> visits, std::int64_t slots, std::int64_t block_size);
 

@@ -23,9 +23,11 @@ bool parse(int argc, char** argv, NumbersOptions& options) {
   CLI::App app(
       "Every figure of the five articles beside the arithmetic and what the programs report, as Markdown");
   app.add_flag("--no-times", options.no_times, "leave out what depends on the machine");
-  app.add_flag("--only-times", options.only_times, "the table of decode times alone, to be kept as a record");
+  CLI::Option* only_times =
+      app.add_flag("--only-times", options.only_times, "the decode times alone, to be kept as a record");
   app.add_option("--device", options.device, "with --only-times: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->needs(only_times);
   app.add_option("--gpu-record", options.gpu_record,
                  "a file that --only-times --device cuda has written, to include");
   try {
@@ -39,11 +41,15 @@ bool parse(int argc, char** argv, NumbersOptions& options) {
   return true;
 }
 
-std::string text_of(const std::string& path) {
+/// @throws InputError if there is no such file, or it is not what --only-times --device cuda prints.
+std::string gpu_record(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path);
-  if (!file) throw InputError(fmt::format("{} cannot be read; give --gpu-record a file", path));
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || !text.starts_with(kGpuRecordStart))
+    throw InputError(fmt::format(
+        "{} is no record of a GPU; give --gpu-record what numbers --only-times --device cuda printed", path));
+  return text;
 }
 
 }  // namespace
@@ -56,12 +62,13 @@ int main(int argc, char** argv) {
     NumbersOptions options;
     if (!parse(argc, argv, options)) return 0;
     if (options.only_times) {
-      fmt::print("{}", times_table(decode_times(options.device)));
+      fmt::print("{}", machine_times(decode_times(options.device)));
       return 0;
     }
-    const std::string gpu_record = text_of(options.gpu_record);
-    fmt::print("{}", articles_page(measure()));
-    if (!options.no_times) fmt::print("{}", times_section(decode_times("cpu"), gpu_record));
+    const std::string record = gpu_record(options.gpu_record);
+    std::string page = articles_page(measure());
+    if (!options.no_times) page += times_section(decode_times("cpu"), record);
+    fmt::print("{}", page);
     return 0;
   });
 }

@@ -2,6 +2,8 @@
 /// See page.h.
 #include "docs/numbers/page.h"
 
+#include <algorithm>
+
 #include "docs/numbers/verdict.h"
 #include "fmt/format.h"
 
@@ -15,7 +17,9 @@ article's words, the arithmetic, the right value, and what our programs report: 
 experiments below), else the managers of steps 2 to 4, which are bookkeeping and need only a model's bytes per token.
 
 kB, MB and GB are 10^3, 10^6 and 10^9 bytes; KiB, MiB and GiB are 2^10, 2^20 and 2^30. "Holds as MiB" means that the figure
-is right if its MB is read as MiB. Blocks have 16 tokens.
+is right if its MB is read as MiB. Blocks have 16 tokens. Left out are numbers that claim nothing (sizes that an example
+chooses, options, line and chapter numbers, dates), what is said of other systems and of designs that are not built here
+([beyond](beyond.md)), and faults of the articles' code, which the chapters show as the bugs you would write.
 )";
 
 std::string claims_table(const Article& article) {
@@ -66,19 +70,32 @@ shared slot once.
   return text;
 }
 
+/// Whether the comparison is with contiguous pieces at their best.
+std::string fairest(const Measurements& measured) {
+  const std::int64_t first = measured.first_fit.refused;
+  const std::int64_t others = std::min(measured.best_fit.refused, measured.worst_fit.refused);
+  return first <= others
+             ? "First fit refuses the fewest, so the comparison with it is fair to contiguous pieces."
+             : "First fit is not the best of them here.";
+}
+
 std::string fragmentation_table(const Measurements& measured) {
-  std::string text = fmt::format(R"(
+  std::string text =
+      fmt::format(R"(
 ## External fragmentation
 
-{} sequences come and go in {} slots: once in contiguous pieces of exactly their size, first fit, and once in the pool of
-step 3. The pieces waste nothing inside, which supposes that every length is known on arrival; what is lost lies between them.
+{} sequences come and go in {} slots: in contiguous pieces of exactly their size, and in the pool of step 3. The pieces waste
+nothing inside, which supposes that every length is known on arrival; what is lost lies between them. Which hole a piece is cut from
+is a choice: the first that is large enough, the smallest (best fit), or the largest (worst fit).
+{}
 
-| | contiguous | blocks of 16 |
-|---|---|---|
+| | first fit | best fit | worst fit | blocks of 16 |
+|---|---|---|---|---|
 )",
-                                 grouped(measured.trace_visits), grouped(measured.trace_slots));
+                  grouped(measured.trace_visits), grouped(measured.trace_slots), fairest(measured));
   const auto row = [&](const char* label, std::int64_t ReplayResult::*field) {
-    text += fmt::format("| {} | {} | {} |\n", label, grouped(measured.pieces.*field),
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", label, grouped(measured.first_fit.*field),
+                        grouped(measured.best_fit.*field), grouped(measured.worst_fit.*field),
                         grouped(measured.blocks.*field));
   };
   row("sequences refused", &ReplayResult::refused);
@@ -91,6 +108,55 @@ step 3. The pieces waste nothing inside, which supposes that every length is kno
   return text;
 }
 
+/// "1.311 (1.290 to 1.350)".
+std::string in_ms(const Turns& ms) {
+  return fmt::format("{:.3f} ({:.3f} to {:.3f})", ms.median, ms.least, ms.most);
+}
+/// "+5.4% (+4.9% to +6.0%)".
+std::string as_overhead(const Turns& ratio) {
+  const auto more = [](double times) { return fmt::format("{:+.1f}%", 100 * (times - 1)); };
+  return fmt::format("{} ({} to {})", more(ratio.median), more(ratio.least), more(ratio.most));
+}
+
+/// "+5.4% to +165.2%": the least and the greatest median overhead of all loads.
+std::string range_of(const MachineTimes& times, Turns DecodeTimes::*ratio) {
+  const auto [least, most] =
+      std::ranges::minmax(times.loads, {}, [&](const DecodeTimes& load) { return (load.*ratio).median; });
+  return fmt::format("{:+.1f}% to {:+.1f}%", 100 * ((least.*ratio).median - 1),
+                     100 * ((most.*ratio).median - 1));
+}
+
+std::string verdict_of_times(bool wrong, bool holds) {
+  return wrong ? "**wrong** here" : holds ? "holds here" : "not decided here, the turns lie too far apart";
+}
+
+/// Article 004's ratio for gather on a CPU, and what it can be before it is rounded.
+constexpr double kGather = 1.04, kGatherLeast = 1.035, kGatherMost = 1.045;
+
+/// Wrong if all turns of a load say so.
+std::string four_percent_verdict(const MachineTimes& times) {
+  const bool wrong = std::ranges::any_of(times.loads, [](const DecodeTimes& load) {
+    return load.gather_ratio.least > kGatherMost || load.gather_ratio.most < kGatherLeast;
+  });
+  const bool holds = std::ranges::all_of(times.loads, [](const DecodeTimes& load) {
+    return kGatherLeast <= load.gather_ratio.median && load.gather_ratio.median <= kGatherMost;
+  });
+  return fmt::format("Article 004, gather on a CPU costs +4%: {}, {}.", verdict_of_times(wrong, holds),
+                     range_of(times, &DecodeTimes::gather_ratio));
+}
+
+/// What an article calls near zero must at least be less than what it calls an overhead.
+std::string near_zero_verdict(const MachineTimes& times) {
+  const bool wrong = std::ranges::any_of(
+      times.loads, [](const DecodeTimes& load) { return load.paged_ratio.least >= kGather; });
+  const bool holds = std::ranges::all_of(
+      times.loads, [](const DecodeTimes& load) { return load.paged_ratio.median < kGather; });
+  return fmt::format(
+      "Article 004, the overhead of a kernel that reads through the block table is near zero, less than its "
+      "4%: {}, {}.",
+      verdict_of_times(wrong, holds), range_of(times, &DecodeTimes::paged_ratio));
+}
+
 }  // namespace
 
 std::string articles_page(const Measurements& measured) {
@@ -99,29 +165,32 @@ std::string articles_page(const Measurements& measured) {
   return text + experiments_table(measured) + fragmentation_table(measured) + "\n";
 }
 
-std::string times_table(std::span<const DecodeTimes> times) {
+std::string machine_times(const MachineTimes& times) {
+  const bool gpu = times.device == "cuda";
   std::string text =
+      gpu ? fmt::format("{} ({}, {}), Qwen3-0.6B in bf16:\n\n", kGpuRecordStart, times.processor, times.date)
+          : fmt::format("On a CPU ({}, {} threads, {}), the shape of the shipped model in f32:\n\n",
+                        times.processor, times.threads, times.date);
+  text +=
       "| sequences | context | step 2, flat, ms | step 3, gather, ms | step 3, block table, ms | gather | "
       "block "
       "table |\n|---|---|---|---|---|---|---|\n";
-  for (const DecodeTimes& load : times) {
-    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:+.1f}% | {:+.1f}% |\n", load.sequences,
-                        grouped(load.context), load.flat_ms, load.gather_ms, load.paged_ms,
-                        100 * (load.gather_ms / load.flat_ms - 1), 100 * (load.paged_ms / load.flat_ms - 1));
+  for (const DecodeTimes& load : times.loads) {
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", load.sequences, grouped(load.context),
+                        in_ms(load.flat_ms), in_ms(load.gather_ms), in_ms(load.paged_ms),
+                        as_overhead(load.gather_ratio), as_overhead(load.paged_ratio));
   }
-  return text;
+  return text + "\n" + (gpu ? near_zero_verdict(times) : four_percent_verdict(times)) + "\n";
 }
 
-std::string times_section(std::span<const DecodeTimes> cpu, const std::string& gpu_record) {
+std::string times_section(const MachineTimes& cpu, const std::string& gpu_record) {
   return std::string(kTimesHeading) + R"(
-These depend on the machine. A decode pass, median of 32, best of five runs in turns; the last two columns are against step 2.
-Article 004 says +4% for gather on a CPU, and an overhead near zero for a kernel that reads through the block table. Its passes take
-240 ms; a copy costs the same whatever a pass costs, so it weighs the more the faster the rest is.
+These depend on the machine. A run gives its median decode pass of 32; a turn runs each of the three once. Figures are medians of
+five turns, with the least and the most in brackets; the last two columns compare with step 2 in the same turn. Article 004's passes
+take 240 ms; a copy costs the same whatever a pass costs, so it weighs the more the faster the rest is.
 
-On a CPU, the shape of the shipped model in f32:
-
-)" + times_table(cpu) +
-         "\nOn a GPU, Qwen3-0.6B in bf16:\n\n" + (gpu_record.empty() ? "Not measured here.\n" : gpu_record);
+)" + machine_times(cpu) +
+         "\n" + (gpu_record.empty() ? "On a GPU: not measured here.\n" : gpu_record);
 }
 
 }  // namespace kvcache

@@ -16,11 +16,14 @@ inline constexpr const char* kTimesHeading = "## Times\n";
 /// Everything but the times; the same text on every machine.
 std::string articles_page(const Measurements& measured);
 
-/// The rows of decode times as a table.
-std::string times_table(std::span<const DecodeTimes> times);
+/// What one machine took: its name and the date, a table, and what that says of article 004's figures. Also
+/// the form in which a record of another machine is kept.
+std::string machine_times(const MachineTimes& times);
+/// How every record begins that machine_times() has written for a GPU.
+inline constexpr const char* kGpuRecordStart = "On a GPU";
 
-/// The section of the times: those of the CPU at hand, and the record of a GPU, if there is one.
-/// @param gpu_record  Markdown, as `numbers --only-times --device cuda` has written it; empty: none
-std::string times_section(std::span<const DecodeTimes> cpu, const std::string& gpu_record);
+/// The section of the times.
+/// @param gpu_record  as machine_times() has written it; empty: none
+std::string times_section(const MachineTimes& cpu, const std::string& gpu_record);
 
 }  // namespace kvcache

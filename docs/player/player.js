@@ -28,8 +28,18 @@ function begin() {
   page.file.addEventListener("change", () => openFiles(page.file.files))
   document.addEventListener("keydown", onKey)
   acceptDrops()
-  if (window.parent !== window) document.documentElement.classList.add("embedded")
+  if (window.parent !== window) embed()
   showWhatTheAddressAsksFor()
+}
+
+/** In a frame of another page: tells it the height of what is shown, and is as dark as it says. */
+function embed() {
+  document.documentElement.classList.add("embedded")
+  const sayHeight = () => window.parent.postMessage({ height: Math.ceil(document.body.offsetHeight) }, "*")
+  new ResizeObserver(sayHeight).observe(document.body)
+  window.addEventListener("message", ({ source, data }) => {
+    if (source === window.parent) document.documentElement.style.colorScheme = data.dark ? "dark" : "light"
+  })
 }
 
 // ---- which traces ----

@@ -5,15 +5,18 @@
 
 `./steps plots` calls it. Eight pictures, one function each; what they show of time is what the record's machine measured,
 what they show of memory is the same in every record. The same record gives the same bytes with the same matplotlib. The
-pictures follow the reader's choice of light or dark.
+pictures follow the reader's choice of light or dark. Either all of them are replaced or none is.
 """
 
+import errno
 import html
 import io
 import json
 import os
+import signal
 import sys
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -51,7 +54,12 @@ NUMBERS = [
     "memory.budget.sizes.max_seq_len", "memory.budget.sizes.block_size", "memory.block_sizes.sequences",
     "times.generation.prompt", "times.first_token.own", "times.block_sizes.sequences", "times.block_sizes.context",
 ]
+# What may be 0; everything else is divided by, or stands on an axis that has no 0.
+MAY_BE_ZERO = ("memory.trace.", "memory.block_sizes.waste", "times.first_token.cached", "times.generation.prompt")
 TEXTS = ["machine.date", "machine.device", "machine.processor", "machine.weights", "machine.dtype"]
+
+
+FIRST_TOKENS = 64  # a picture shows these enlarged
 
 
 class DamagedRecord(Exception):
@@ -72,31 +80,55 @@ def is_number(value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15  # nor NaN
 
 
+def check_number(place: str, value) -> None:
+    if not is_number(value):
+        raise DamagedRecord(f"{place} must be a number")
+    if value == 0 and not place.startswith(MAY_BE_ZERO):
+        raise DamagedRecord(f"{place} must be greater than 0")
+
+
+def check_order(record: dict, smaller: str, greater: str) -> None:
+    if any(low > high for low, high in zip(find(record, smaller), find(record, greater))):
+        raise DamagedRecord(f"{smaller} must not be greater than {greater.rsplit('.', 1)[-1]}")
+
+
+def check_list(record: dict, place: str, length: "int | None") -> None:
+    numbers = find(record, place)
+    if not isinstance(numbers, list) or len(numbers) < 2:
+        raise DamagedRecord(f"{place} must be a list of two or more numbers")
+    if len(numbers) != (length or len(numbers)):
+        raise DamagedRecord(f"{place} must have {length} numbers, not {len(numbers)}")
+    for at, number in enumerate(numbers):
+        check_number(f"{place}[{at}]", number)
+
+
 def check(record: dict) -> None:
     """Raises DamagedRecord unless everything is there that the pictures need, in lists of equal lengths."""
     if find(record, "schema") != 1:
         raise DamagedRecord("schema must be 1")
     for place in NUMBERS:
-        if not is_number(find(record, place)):
-            raise DamagedRecord(f"{place} must be a number")
+        check_number(place, find(record, place))
     for place in TEXTS:
         text = find(record, place)
         if not isinstance(text, str) or not text.isprintable():
             raise DamagedRecord(f"{place} must be a text")
     for place, along, others in LISTS:
-        length = None
-        for name in [along] + others:
-            numbers = find(record, f"{place}.{name}")
-            if not isinstance(numbers, list) or len(numbers) < 2 or not all(map(is_number, numbers)):
-                raise DamagedRecord(f"{place}.{name} must be a list of two or more numbers")
-            if name == along:
-                length = len(numbers)
-                if any(after <= before for before, after in zip(numbers, numbers[1:])):
-                    raise DamagedRecord(f"{place}.{name} must increase")
-            if len(numbers) != length:
-                raise DamagedRecord(f"{place}.{name} must have {length} numbers as {along} has, not {len(numbers)}")
-            if place.startswith("times.") and name != "cached" and min(numbers) <= 0:
-                raise DamagedRecord(f"{place}.{name} must be greater than 0")
+        check_list(record, f"{place}.{along}", None)
+        points = find(record, f"{place}.{along}")
+        if any(after <= before for before, after in zip(points, points[1:])):
+            raise DamagedRecord(f"{place}.{along} must increase")
+        for name in others:
+            check_list(record, f"{place}.{name}", len(points))
+        for name in others:
+            curve_, _, part = name.rpartition(".")
+            if part in ("least", "used"):
+                check_order(record, f"{place}.{name}", f"{place}.{curve_}.{'median' if part == 'least' else 'reserved'}")
+            elif part == "median":
+                check_order(record, f"{place}.{name}", f"{place}.{curve_}.most")
+    if find(record, "memory.growth.tokens")[1] > FIRST_TOKENS:
+        raise DamagedRecord(f"memory.growth.tokens must have two or more up to {FIRST_TOKENS}")
+    if max(find(record, "memory.block_sizes.waste")) > 1:
+        raise DamagedRecord("memory.block_sizes.waste must not be greater than 1")
 
 
 def read_record(path: Path) -> dict:
@@ -114,22 +146,25 @@ def read_record(path: Path) -> dict:
 
 @dataclass(frozen=True)
 class Look:
-    """A curve's name, its colour (Okabe and Ito's, which colour-blind readers can tell apart), marker and line."""
+    """A curve's name, colour, marker and line. Marker and line tell it from the others where colours do not."""
     name: str
     colour: str
     marker: str
     line: object
 
 
-NO_CACHE = Look("step 1, no cache", "#d55e00", "s", "-")
-FLAT = Look("step 2, flat", "#0072b2", "o", "--")
-PAGED = Look("step 3, paged", "#009e73", "^", "-.")
-SHARED = Look("step 4, prefix cache", "#cc79a7", "D", ":")
-GATHER = Look("step 3, gather first", "#e69f00", "v", (0, (6, 1.5)))
+# The hues are Okabe and Ito's, which colour-blind readers can tell apart; darker than theirs on white paper.
+ORANGE, BLUE, GREEN, PINK, YELLOW = "#b54708", "#0067a8", "#00785a", "#a23b7f", "#8a6100"
+NO_CACHE = Look("step 1, no cache", ORANGE, "s", "-")
+FLAT = Look("step 2, flat", BLUE, "o", "--")
+PAGED = Look("step 3, paged", GREEN, "^", "-.")
+SHARED = Look("step 4, prefix cache", PINK, "D", ":")
+GATHER = Look("step 3, gather first", YELLOW, "v", (0, (6, 1.5)))
 STEPS = [("no_cache", NO_CACHE), ("flat", FLAT), ("paged", PAGED), ("shared", SHARED)]
 
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1b1b1b", "#595959", "#dcdcdc"
-IN_THE_DARK = {PAPER: "#0d1117", INK: "#e6e6e6", SOFT: "#a3abb5", FAINT: "#30363d", FLAT.colour: "#56b4e9"}
+IN_THE_DARK = {PAPER: "#0d1117", INK: "#e6e6e6", SOFT: "#a3abb5", FAINT: "#30363d", ORANGE: "#f28a4b", BLUE: "#56b4e9",
+               GREEN: "#2cc39a", PINK: "#dd8fc0", YELLOW: "#e8b02e"}
 
 SETTINGS = {
     "svg.fonttype": "none", "svg.hashsalt": "kvcache", "text.parse_math": False, "font.family": "sans-serif",
@@ -141,6 +176,9 @@ SETTINGS = {
 }
 
 
+matplotlib.rcParams.update(SETTINGS)
+
+
 def style_sheet() -> str:
     """Colours for readers who prefer dark pages. Whatever does not know such rules shows the light ones."""
     rules = "".join(f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
@@ -148,9 +186,16 @@ def style_sheet() -> str:
     return f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style>'
 
 
+# A 5 is rounded up, as a reader does who has only the record: 13.45 is 13.5, although the binary number is a little less.
+THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
+
+
 def short(number: float) -> str:
-    """Three significant digits, thousands set apart."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    """Three significant digits, or all those before the point, with thousands set apart."""
+    exact = Decimal(repr(float(number)))
+    if number >= 100:
+        return f"{exact.quantize(Decimal(1), rounding=ROUND_HALF_UP):,}"
+    return f"{float(THREE_DIGITS.create_decimal(exact)):.3g}"
 
 
 def ms(number: float) -> str:
@@ -225,8 +270,16 @@ def name_curves(axes: Axes, curves: "list[tuple[list, Look]]") -> None:
 @dataclass(frozen=True)
 class Words:
     """What a picture says besides its curves."""
-    title: str  # what is found
-    what: str   # what is drawn
+    title: str   # what is found
+    what: str    # what is drawn
+    result: str  # where the curves begin and end, for readers who do not see them
+
+
+def from_to(unit: str, tokens: list, curves: "list[tuple[list, str]]") -> str:
+    """As in: step 1, no cache: 11.1 ms at 128 tokens, 392 ms at 2,048 tokens; ..."""
+    places = [f"{count:,} token{'s' if count > 1 else ''}" for count in (tokens[0], tokens[-1])]
+    ends = [f"{short(y[0])}{unit} at {places[0]}, {short(y[-1])}{unit} at {places[1]}" for y, _ in curves]
+    return "; ".join(f"{name}: {end}" for (_, name), end in zip(curves, ends))
 
 
 def with_and_without(figure: Figure, record: dict) -> Words:
@@ -241,7 +294,8 @@ def with_and_without(figure: Figure, record: dict) -> Words:
     name_curves(axes, [(decode[key]["median"], look) for key, look in STEPS])
     return Words(f"At {decode['context'][-1]:,} tokens the next one takes {ms(decode['no_cache']['median'][-1])} without a "
                  f"cache, {ms(decode['flat']['median'][-1])} with one",
-                 "Time of a decode pass of one sequence against its context, in all four steps")
+                 "Time of a decode pass of one sequence against its context, in all four steps",
+                 from_to(" ms", decode["context"], [(decode[key]["median"], look.name) for key, look in STEPS]))
 
 
 def one_sequence(figure: Figure, record: dict) -> Words:
@@ -251,7 +305,7 @@ def one_sequence(figure: Figure, record: dict) -> Words:
     axes = figure.add_subplot()
     label_axes(axes, "tokens stored", "memory, GB")
     in_gb = [[bytes_ / 1e9 for bytes_ in curve_] for curve_ in (flat, paged, used)]
-    axes.fill_between(tokens, in_gb[2], in_gb[0], color=FLAT.colour, alpha=0.12, linewidth=0)
+    axes.fill_between(tokens, in_gb[1], in_gb[0], color=FLAT.colour, alpha=0.12, linewidth=0)
     curve(axes, tokens, in_gb[0], FLAT, markers=None)
     curve(axes, tokens, in_gb[1], PAGED, markers=None)
     axes.set_xlim(0, tokens[-1])
@@ -259,9 +313,11 @@ def one_sequence(figure: Figure, record: dict) -> Words:
     in_plain_numbers(axes.yaxis)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.text(0.25, 0.68, "reserved by step 2, and empty", transform=axes.transAxes, ha="left")
+    axes.fill_between(tokens, 0, in_gb[2], color=GREEN, alpha=0.12, linewidth=0)
+    axes.text(0.36, 0.13, "used", transform=axes.transAxes, ha="left")
     name_ends(axes, [(in_gb[0][-1], FLAT.name, FLAT.colour), (in_gb[1][-1], PAGED.name, PAGED.colour)])
 
-    first = [moment for moment, stored in enumerate(tokens) if stored <= 64]
+    first = [moment for moment, stored in enumerate(tokens) if stored <= FIRST_TOKENS]
     inset = axes.inset_axes([0.61, 0.1, 0.37, 0.3])
     in_mb = [[curve_[moment] / 1e6 for moment in first] for curve_ in (paged, used)]
     start = [tokens[moment] for moment in first]
@@ -278,7 +334,9 @@ def one_sequence(figure: Figure, record: dict) -> Words:
     most = max(reserved - filled for reserved, filled in zip(paged, used)) // sizes["bytes_per_token"]
     return Words(f"At {tokens[at]:,} tokens a reservation of {sizes['max_seq_len']:,} is {1 - used[at] / flat[at]:.1%} empty; "
                  f"blocks waste {most} slots at most",
-                 f"Memory reserved for one sequence as it grows (Llama 3 8B, bf16; blocks of {sizes['block_size']})")
+                 f"Memory reserved for one sequence as it grows (Llama 3 8B, bf16; blocks of {sizes['block_size']})",
+                 from_to(" GB", tokens, [(in_gb[0], "reserved by step 2"), (in_gb[1], "reserved by step 3"),
+                                                    (in_gb[2], "used by both")]))
 
 
 def generation(figure: Figure, record: dict) -> Words:
@@ -295,7 +353,18 @@ def generation(figure: Figure, record: dict) -> Words:
     name_curves(axes, curves)
     return Words(f"{times['tokens'][-1]:,} tokens take {ms(times['no_cache']['median'][-1])} without a cache and "
                  f"{ms(times['flat']['median'][-1])} with one",
-                 f"Time of a whole generation after a prompt of {times['prompt']:,} tokens, in all four steps")
+                 f"Time of a whole generation after a prompt of {times['prompt']:,} tokens, in all four steps",
+                 from_to(" s", times["tokens"], [(seconds, look.name) for seconds, look in curves]))
+
+
+def name_used(axes: Axes, times: dict) -> None:
+    """Names the areas of the trace where they are widest."""
+    paged, shared = ([bytes_ / 1e9 for bytes_ in times[key]["used"]] for key in ("paged", "shared"))
+    point_at = {"arrowprops": {"arrowstyle": "-", "color": SOFT, "linewidth": 1}, "textcoords": "offset points"}
+    widest = max(range(len(paged)), key=lambda moment: paged[moment] - shared[moment])
+    axes.annotate("used by step 3", xy=(times["pass"][widest], (paged[widest] + shared[widest]) / 2), xytext=(14, 42), **point_at)
+    highest = max(range(len(shared)), key=lambda moment: shared[moment])
+    axes.text(times["pass"][highest], shared[highest] / 4, "used by step 4", ha="center", va="center")
 
 
 def trace(figure: Figure, record: dict) -> Words:
@@ -311,12 +380,16 @@ def trace(figure: Figure, record: dict) -> Words:
     axes.set_ylim(0, None)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.text(0.4, 0.68, "reserved by step 2, and empty", transform=axes.transAxes)
+    name_used(axes, times)
     name_curves(axes, [([times[key]["reserved"][-1] / 1e9], look) for key, look in STEPS[1:]])
     most = {key: max(times[key]["reserved"]) / 1e9 for key, _ in STEPS[1:]}
     return Words(f"Room for {times['most_at_once']} sequences: step 2 reserves {most['flat']:.2f} GB, step 3 at most "
                  f"{most['paged']:.2f}, step 4 {most['shared']:.2f}",
                  f"{times['requests']} requests come and go, two in three behind a system prompt (Llama 3 8B, bf16). Lines: "
-                 "reserved; areas: used")
+                 "reserved; areas: used",
+                 "; ".join(f"step {step}: at most {max(times[key]['reserved']) / 1e9:.2f} GB reserved and "
+                           f"{max(times[key]['used']) / 1e9:.2f} GB used"
+                           for step, key in ((2, "flat"), (3, "paged"), (4, "shared"))))
 
 
 def budget(figure: Figure, record: dict) -> Words:
@@ -335,7 +408,8 @@ def budget(figure: Figure, record: dict) -> Words:
     return Words(f"At {fits['length'][at]:,} tokens, {fits['budget_bytes'] / 1e9:g} GB hold {fits['flat'][at]:,} sequences flat, "
                  f"{fits['paged'][at]:,} paged, {fits['shared'][at]:,} if half is shared",
                  f"Sequences of one length that fit (TinyLlama, f32; reservations of {sizes['max_seq_len']:,}, blocks of "
-                 f"{sizes['block_size']})")
+                 f"{sizes['block_size']})",
+                 from_to(" sequences", fits["length"], [(fits[key], names[key]) for key in names]))
 
 
 def first_token(figure: Figure, record: dict) -> Words:
@@ -344,14 +418,16 @@ def first_token(figure: Figure, record: dict) -> Words:
     doubling(axes, times["prefix"])
     in_ratios(axes)
     label_axes(axes, "shared prefix, tokens", "ms to the first token")
-    cold, warm = Look("cold: nothing cached", "#0072b2", "o", "--"), Look("warm: prefix cached", "#cc79a7", "D", "-")
+    cold, warm = Look("cold: nothing cached", BLUE, "o", "--"), Look("warm: prefix cached", PINK, "D", "-")
     measured(axes, times["prefix"], times["cold"], cold)
     measured(axes, times["prefix"], times["warm"], warm)
     axes.set_xlim(times["prefix"][0], times["prefix"][-1])
     name_curves(axes, [(times["cold"]["median"], cold), (times["warm"]["median"], warm)])
     return Words(f"Behind {times['prefix'][-1]:,} tokens, the first answer comes after {ms(times['cold']['median'][-1])}, the "
                  f"next after {ms(times['warm']['median'][-1])}",
-                 f"Time to first token of two prompts with one prefix and {times['own']} tokens of their own, in step 4")
+                 f"Time to first token of two prompts with one prefix and {times['own']} tokens of their own, in step 4",
+                 from_to(" ms", times["prefix"], [(times["cold"]["median"], cold.name),
+                                                             (times["warm"]["median"], warm.name)]))
 
 
 def block_sizes(figure: Figure, record: dict) -> Words:
@@ -374,7 +450,10 @@ def block_sizes(figure: Figure, record: dict) -> Words:
     ratio = times["ratio"]["median"][times["block_size"].index(16) if 16 in times["block_size"] else -1]
     return Words(f"Blocks of 16 leave {wasted:.1f}% empty; a pass takes {ratio:.2f} times step 2's",
                  f"Left: {waste['sequences']} mixed requests. Right: {times['sequences']} sequences of {times['context']:,} "
-                 "tokens in step 3; dashed: step 2")
+                 "tokens in step 3; dashed: step 2",
+                 f"empty: {percent[0]:.1f}% in blocks of {waste['block_size'][0]}, {percent[-1]:.1f}% in blocks of "
+                 f"{waste['block_size'][-1]}; a pass takes {min(times['ratio']['median']):.2f} to "
+                 f"{max(times['ratio']['median']):.2f} times step 2's")
 
 
 def gather(figure: Figure, record: dict) -> Words:
@@ -392,7 +471,8 @@ def gather(figure: Figure, record: dict) -> Words:
     flat, copied, read = (decode[key]["median"][-1] for key, _ in curves)
     return Words(f"At {decode['context'][-1]:,} tokens, gathering K and V first costs {copied / flat - 1:+.0%}, reading blocks "
                  f"in place {read / flat - 1:+.0%}",
-                 "Decode pass of one sequence: step 3 with --attention gather and paged, step 2 as the reference")
+                 "Decode pass of one sequence: step 3 with --attention gather and paged, step 2 as the reference",
+                 from_to(" ms", decode["context"], [(decode[key]["median"], look.name) for key, look in curves]))
 
 
 MEASURED = True
@@ -437,9 +517,12 @@ def draw(record: dict, picture: Callable[[Figure, dict], Words], is_measured: bo
     figure.savefig(file, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     described = (f'<title id="title">{html.escape(words.title)}</title>'
-                 f'<desc id="desc">{html.escape(words.what)}. {html.escape(origin(record, is_measured))}.</desc>')
+                 f'<desc id="desc">{html.escape(f"{words.what}. {words.result[0].upper()}{words.result[1:]}. {origin(record, is_measured)}.")}</desc>')
     head, body = file.getvalue().replace("'DejaVu Sans', ", "").split(">\n <metadata>", 1)
     return f'{head} role="img" aria-labelledby="title desc">{described}{style_sheet()}\n <metadata>{body}'
+
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def refuse(message: str, code: int) -> NoReturn:
@@ -447,9 +530,30 @@ def refuse(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def replace_all(texts: "dict[Path, str]") -> None:
+    """Puts every text in its place, or, if one cannot be written or a signal comes, none."""
+    new = {path: path.with_suffix(".svg.new") for path in texts}
+    path = None
+    try:
+        for path, text in texts.items():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            new[path].write_text(text, encoding="utf-8")
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # what follows takes no time, and is not left half done
+        for path in texts:
+            os.replace(new[path], path)
+    except OSError as error:
+        refuse(f"{path} cannot be written: {error.strerror}", 1)
+    finally:
+        for left_over in new.values():
+            left_over.unlink(missing_ok=True)
+
+
 def main(paths: "list[str]") -> None:
     if not paths or paths[0].startswith("-"):
         refuse(f"'{' '.join(paths[:1])}' is no record; give the paths of records that plot_data has written", 2)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     pictures: "dict[Path, str]" = {}
     for path in map(Path, paths):
         try:
@@ -458,16 +562,8 @@ def main(paths: "list[str]") -> None:
             refuse(f"{path}: {damage}; plot_data writes records", 2)
         for name, picture, is_measured in PICTURES:
             pictures[path.parent / f"{name}.svg"] = draw(record, picture, is_measured)
-    for path, text in pictures.items():  # all are drawn; each is put in its place whole
-        new = path.with_suffix(".new")
-        try:
-            new.write_text(text, encoding="utf-8")
-            os.replace(new, path)
-        except OSError as error:
-            new.unlink(missing_ok=True)
-            refuse(f"{path} cannot be written: {error.strerror}", 1)
+    replace_all(pictures)
 
 
 if __name__ == "__main__":
-    matplotlib.rcParams.update(SETTINGS)
     main(sys.argv[1:])

@@ -2,59 +2,15 @@
 /// See record.h.
 #include "docs/plots/record.h"
 
-#include <chrono>
-#include <cmath>
-#include <ctime>
-#include <fstream>
-
-#ifdef WITH_CUDA
-#include "common/cuda/device.h"
-#endif
+#include "common/cli/machine.h"
 
 namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;  // keys stay in the order in which they are written here
 
-std::string today() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  char text[sizeof "2026-01-31"];
-  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
-  return text;
-}
-
-/// As Linux names it; not every architecture has a name.
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "a CPU without a name";
-}
-
-std::string processor_of([[maybe_unused]] const Program& program) {
-#ifdef WITH_CUDA
-  if (program.gpu) return program.gpu->name();
-#endif
-  return cpu_name();
-}
-
-/// Four significant digits: times vary by more from run to run.
-double rounded(double number) {
-  if (number == 0) return 0;
-  const double scale = std::pow(10, 3 - std::floor(std::log10(std::abs(number))));
-  return std::round(number * scale) / scale;
-}
-
-Json json_of(std::vector<double> numbers) {
-  for (double& number : numbers) number = rounded(number);
-  return numbers;
-}
-
 Json json_of(const Spread& spread) {
-  return {
-      {"median", json_of(spread.median)}, {"least", json_of(spread.least)}, {"most", json_of(spread.most)}};
+  return {{"median", spread.median}, {"least", spread.least}, {"most", spread.most}};
 }
 
 Json json_of(const KvSizes& sizes) {
@@ -91,7 +47,7 @@ Json json_of(const BlockSizeWaste& curve) {
   return {{"sequences", curve.sequences},
           {"tokens", curve.tokens},
           {"block_size", curve.block_size},
-          {"waste", json_of(curve.waste)}};
+          {"waste", curve.waste}};
 }
 
 Json json_of(const DecodeCurves& curves) {
@@ -128,8 +84,13 @@ Json json_of(const BlockSizeTimes& curves) {
 }  // namespace
 
 Machine this_machine(const Program& program, const TimingPlan& plan) {
-  return {today(),      program.gpu ? "cuda" : "cpu",       processor_of(program), program.pool->threads(),
-          plan.weights, std::string(name_of(program.dtype))};
+  const std::string device = program.gpu ? "cuda" : "cpu";
+  return {today(),
+          device,
+          processor_name(device),
+          program.pool->threads(),
+          plan.weights,
+          std::string(name_of(program.dtype))};
 }
 
 Json memory_json(const MemoryCurves& memory) {

@@ -25,7 +25,8 @@ Machine this_machine(const Program& program, const TimingPlan& plan);
 
 /// The part that is the same on every machine.
 nlohmann::ordered_json memory_json(const MemoryCurves& memory);
-/// The whole record. Times have four significant digits.
+/// The whole record. Nothing in it is rounded: what is rounded once here and once more where it is shown can
+/// end a digit off.
 nlohmann::ordered_json record_json(const Machine& machine, const MemoryCurves& memory,
                                    const TimeCurves& times);
 

@@ -79,9 +79,12 @@ def build(work):
     (work / "layout.xml").write_text(layout(chapters, others), encoding="utf-8")
     run_doxygen(work, markdown)
     mend_search(work / "html" / "search" / "search.js")
+    keep_listings_wide(work / "html" / STYLES[0].name)
     for part in MATHJAX_PARTS:
         for source in MATHJAX.glob(part):
             copy_to(source, work / "html" / "mathjax" / source.relative_to(MATHJAX))
+    shutil.copytree(ROOT / "docs" / "player", work / "html" / "player",
+                    ignore=lambda folder, names: [name for name in names if name.endswith(".py")])
     for image in converter.images:
         copy_to(ROOT / image, work / "html" / "images" / image)
 
@@ -97,6 +100,13 @@ def mend_search(script):
     field = 'parent.document.getElementById("MSearchField").focus()'
     text = text.replace(field, 'parent.postMessage("focus search","*")')
     script.write_text(text, encoding="utf-8")
+
+
+def keep_listings_wide(style):
+    """Puts the contents of a page above its text, not beside it, where a listing would have no room for both."""
+    text = style.read_text(encoding="utf-8")
+    text = text.replace("(min-width: 1000px)", "(min-width: 1440px)").replace("(max-width: 999px)", "(max-width: 1439px)")
+    style.write_text(text, encoding="utf-8")
 
 
 def copy_to(source, target):

@@ -12,6 +12,8 @@ from pages import FENCE, HEADING, ROOT, lines_of, plain
 
 # Languages that Doxygen colours. In any other it would look for C++.
 COLOURED = {"cpp": "cpp", "c++": "cpp", "cuda": "cpp", "python": "py", "py": "py"}
+OTHERS = "What others do"  # a section whose names are other projects', though they may sound like ours
+PLAYER = "player/index.html"  # in docs/ and on the site
 SOURCES = (".h", ".cpp", ".cu", ".cuh")  # the files that have a page of their own
 
 INLINE = re.compile(
@@ -62,6 +64,7 @@ class Converter:
         self.page = page
         self.slugs = iter(page.slugs)
         self.title_seen = False
+        self.section = ""  # the heading above the text
         out, text = [], []
         for kind, line in lines_of(page.text):
             if kind == "text" and not HEADING.match(line):
@@ -79,7 +82,7 @@ class Converter:
     def _code(self, text):
         """Code between words. The name of a type, a file or a folder is a link to it."""
         type_name = re.match(r"(\w+)(?:::\w+)?$", text)
-        if type_name and type_name[1] in self.types:
+        if type_name and type_name[1] in self.types and self.section != OTHERS:
             return f'<code>@ref {self.types[type_name[1]]} "{text}"</code>'
         for path in (text, self._relative(text)) if "." in text or "/" in text else ():
             if self._has_sources(path) and (ROOT / path).exists():
@@ -90,6 +93,7 @@ class Converter:
         return "``" + re.sub(r"%(?=\w)", "%%", text) + "``"
 
     def _heading(self, heading):
+        self.section = heading.group(2)
         words = self._inline(plain(heading.group(2)))  # Doxygen takes no markup in headings
         if not self.title_seen:
             self.title_seen = True
@@ -108,7 +112,8 @@ class Converter:
 
     def _piece(self, found):
         if found["comment"]:
-            return "\n" * found["comment"].count("\n")
+            player = re.fullmatch(r"<!-- player: (\S+) -->", found["comment"])
+            return self._player(player[1]) if player else "\n" * found["comment"].count("\n")
         if found["code"]:
             return self._code(found["code"])
         if found["display"]:
@@ -133,6 +138,11 @@ class Converter:
         alternative = html.escape(found["text"])
         return _raw(f'<img src="{self._copied(found["target"])}" alt="{alternative}"/>')
 
+    def _player(self, query):
+        """The block-table player in a frame, at the moment that `query` asks for. site.js gives it its height."""
+        address = html.escape(f"{PLAYER}?{query}")
+        return _raw(f'<iframe class="player" src="{address}" title="The player of block tables"></iframe>')
+
     def _copied(self, target):
         """Where the site has the image `target`."""
         path = self._relative(target)
@@ -148,8 +158,10 @@ class Converter:
         if re.match(r"[a-z]+:", target):
             return f"{before}[{words}]({target}){after}"
         file, _, anchor = target.partition("#")
-        file = file.partition("?")[0]
+        file, question, query = file.partition("?")
         path = self._relative(file) if file else self.page.path
+        if path == "docs/" + PLAYER:
+            return _raw(f'<a href="{html.escape(PLAYER + question + query)}">{html.escape(plain(text))}</a>')
         if (ROOT / path).is_dir() and path + "/README.md" in self.pages:
             path += "/README.md"
         if path in self.pages:
@@ -196,7 +208,7 @@ def _chapter_link(direction, target, title):
 
 
 def _raw(markup):
-    block = "" if markup.startswith("<img") else "[block]"
+    block = "" if markup.startswith(("<img", "<a ")) else "[block]"
     return f"@htmlonly{block}{markup}@endhtmlonly"
 
 

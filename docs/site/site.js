@@ -9,6 +9,18 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 })
 
+// A player in a frame says how high it is, and hears whether the page is dark.
+const sayTheme = (frame) =>
+  frame.contentWindow.postMessage({ dark: document.documentElement.classList.contains("dark-mode") }, "*")
+window.addEventListener("message", (event) => {
+  const frame = [...document.querySelectorAll("iframe.player")].find((each) => each.contentWindow === event.source)
+  if (!frame) return
+  frame.style.height = `${event.data.height}px`
+  sayTheme(frame)
+})
+new MutationObserver(() => document.querySelectorAll("iframe.player").forEach(sayTheme))
+  .observe(document.documentElement, { attributeFilter: ["class"] })
+
 // What the frame with the results of a search wants (build.py, mend_search).
 window.addEventListener("message", (event) => {
   if (event.data === "close search") searchBox.CloseResultsWindow()

@@ -1,13 +1,19 @@
 // Exercise 1: How many rows of K and V?
 //
-// Write kv_rows_of_run: how many rows of K and V step 1 computes for a prompt and a number of new tokens, and
-// how many of them are of a position that an earlier pass has computed already.
+// Write kv_rows_of_run. It is given the length of a prompt (at least 1 token) and a number of new tokens (at
+// least 0), and returns two counts over all passes that step 1 then makes for this one sequence:
 //
-// The test plays the same run with NoCacheManager and adds up the rows of its plans. It then asks for a
-// million new tokens.
+//   computed    rows of K and V per layer; a row is the K and V of one token in one pass
+//   recomputed  how many of these are of a position that an earlier pass has computed already
 //
-// Hint: the last new token never goes through the model, and a prompt with no new token goes through it once
-// all the same.
+// Every pass takes the whole text so far, and ends with one new token. The last new token never goes through
+// the model. With 0 new tokens the prompt goes through it once all the same. No input is an error.
+//
+// Example: a prompt of 3 tokens and 3 new ones make passes of 3, 4 and 5 rows: 12 computed. The second pass
+// repeats 3 of them and the third 4: 7 recomputed.
+//
+// The test plays such runs with NoCacheManager and adds up the rows of its plans. It also asks for a million
+// new tokens, where 32 bits are too few.
 #include "step1_no_cache/exercises/exercise1_kv_rows.h"
 
 namespace kvcache {

@@ -28,6 +28,11 @@ KvRowsReport played(std::int64_t prompt, std::int64_t new_tokens) {
   return rows;
 }
 
+TEST(Exercise1, SolvesTheExampleOfItsStatement) {
+  EXPECT_EQ(kv_rows_of_run(3, 3).computed, 12);
+  EXPECT_EQ(kv_rows_of_run(3, 3).recomputed, 7);
+}
+
 TEST(Exercise1, CountsTheRowsThatStep1Plans) {
   for (const std::int64_t prompt : {1, 2, 9, 30}) {
     for (const std::int64_t new_tokens : {1, 2, 3, 20}) {

@@ -43,6 +43,14 @@ std::vector<float> keys_for(const std::vector<float>& scores) {
   return k;
 }
 
+TEST(Exercise2, SolvesTheExampleOfItsStatement) {
+  const std::vector<float> q{1}, k{0, std::log(3.0F)}, v{10, 20};
+  std::vector<float> out{-1};
+  KvStream kv(k, v, 1);
+  attend_to_stream(q, kv, out);
+  EXPECT_NEAR(out[0], 17.5F, 1e-5);
+}
+
 TEST(Exercise2, GivesWhatTheFormulaGives) {
   for (const std::size_t positions : {1U, 2U, 3U, 50U}) {
     SCOPED_TRACE(positions);

@@ -43,6 +43,18 @@ struct Window {
   std::int64_t length = 0;
 };
 
+TEST(Exercise3, SolvesTheExampleOfItsStatement) {
+  Window window(4);
+  ASSERT_NO_FATAL_FAILURE(window.pass(6));
+  EXPECT_NO_FATAL_FAILURE(window.expect_the_last_positions());
+  ASSERT_NO_FATAL_FAILURE(window.pass(1));
+  EXPECT_NO_FATAL_FAILURE(window.expect_the_last_positions());
+  const std::vector<std::int64_t> slots = window_slots(0, 6, 4);
+  EXPECT_EQ(slots[0], -1);
+  EXPECT_EQ(slots[1], -1);
+  EXPECT_EQ(window_slots(6, 1, 4)[0], slots[2]) << "position 6 takes the place of position 2";
+}
+
 TEST(Exercise3, KeepsTheLastPositionsInOrder) {
   for (const std::int64_t size : {1, 3, 4, 7}) {
     for (const std::int64_t prompt : {1, 3, 4, 5, 7, 20}) {

@@ -27,6 +27,15 @@ void expect_rows(const GrowingCache& cache) {
   }
 }
 
+TEST(Exercise4, SolvesTheExampleOfItsStatement) {
+  GrowingCache cache(2, 1);
+  for (const std::vector<float>& rows : {std::vector<float>{1, 2}, {3, 4}}) cache.append(rows);
+  EXPECT_EQ(cache.row(0, 0)[0], 1);
+  EXPECT_EQ(cache.row(1, 0)[0], 2);
+  EXPECT_EQ(cache.row(0, 1)[0], 3);
+  EXPECT_EQ(cache.row(1, 1)[0], 4);
+}
+
 TEST(Exercise4, KeepsEveryRowOfEveryLayer) {
   GrowingCache cache(layers, row_width);
   for (std::size_t position = 0; position < positions; ++position) {

@@ -1,14 +1,22 @@
 // Exercise 6: Gather with as few copies as can be
 //
-// gather_rows copies row by row. Rows of one block are neighbours in the pool, and so are those of the blocks
-// 5 and 6, if the block table has them one after the other. All of them can be moved by a single copy.
+// Gathering copies the rows of a sequence, position by position, into one contiguous buffer. Rows of one
+// block are neighbours in the pool, and so are those of the blocks 5 and 6, if the block table has them
+// one after the other. All of them can be moved by a single copy.
 //
-// Write slot_runs.
+// Write slot_runs(blocks, block_size, context). `blocks` is a sequence's block table: at least
+// ceil(context / block_size) ids, no two alike, none negative. Position p is in slot
+// blocks[p / block_size] * block_size + p % block_size. The result lists the slots of the positions
+// 0 to context - 1 as runs, in order of position: {first_slot, tokens} stands for the slots first_slot,
+// first_slot + 1, ..., as many as `tokens`. There must be as few runs as can be: no run begins where the one
+// before ends. For context 0 there are none. No input is an error.
 //
-// The test compares with the slot of each position, and looks that no run could have been joined to the one
-// before.
+// Example: block_size 4, blocks 5 3 4, context 10. Positions 0 to 3 are in slots 20 to 23, positions 4 to
+// 7 in 12 to 15, positions 8 and 9 in 16 and 17. The last six are neighbours, so there are two runs: {20,
+// 4} and {12, 6}.
 //
-// Hint: the last block is rarely full, and a pool may have more than 2^31 slots.
+// The test compares with the slot of each position, with contexts that fill the last block and others that do
+// not. One block id is so large that its slots do not fit into 32 bits.
 #include "step3_paged/exercises/exercise6_slot_runs.h"
 
 namespace kvcache {

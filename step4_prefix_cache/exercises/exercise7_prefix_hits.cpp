@@ -3,13 +3,30 @@
 // Before anybody buys memory for a prefix cache, they want to know what it would save on the prompts they
 // have. That needs no model: token ids are enough.
 //
-// Write cached_tokens_of. A block is known by block_hash (step4_prefix_cache/block_hash.h), which takes the
-// parent's hash; suppose that different blocks have different hashes.
+// Write cached_tokens_of(prompts, block_size). The prompts come one after the other, each with at least one
+// token id. Each is computed as a prefill, and nothing is generated, so only prompts leave blocks behind. The
+// cache is empty at first and never runs short: what was computed once can be found for ever. The result has
+// one number per prompt: how many of its tokens are taken from the cache. No input is an error.
+//
+// A prompt of n tokens leaves its n / block_size full blocks behind (integer division), for the prompts after
+// it. It can be given at most (n - 1) / block_size blocks itself, since one token has to be computed. A block
+// counts only if it is known with all that came before it, and only if all blocks before it were found.
+//
+// Example: block_size 2.
+//
+//   prompt       is given          cached tokens
+//   1 2 3 4      nothing           0    it leaves the blocks 1 2 and 1 2 3 4 behind
+//   1 2 3 4      1 2               2    not 4: the last token is computed
+//   1 2 3 4 5    1 2 3 4           4
+//   9 9 3 4 5    nothing           0    3 4 is known after 1 2 only
+//
+// so the result is 0 2 4 0.
+//
+// A block's name is block_hash(parent, ids) of step4_prefix_cache/block_hash.h: `parent` is the hash of the
+// block before it, std::nullopt for a first block, and `ids` are its block_size token ids. Suppose that
+// different blocks have different hashes.
 //
 // The test plays the same prompts with PrefixCachingManager.
-//
-// Hint: a prompt of n tokens leaves n / block_size full blocks behind and can be given (n - 1) / block_size
-// at most. A block counts only if all blocks before it were found.
 #include "step4_prefix_cache/exercises/exercise7_prefix_hits.h"
 
 #include "step4_prefix_cache/block_hash.h"

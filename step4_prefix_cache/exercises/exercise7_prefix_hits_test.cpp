@@ -26,6 +26,12 @@ Counts played(const Prompts& prompts, std::int64_t block_size) {
   return cached;
 }
 
+TEST(Exercise7, SolvesTheExampleOfItsStatement) {
+  const Prompts prompts{{1, 2, 3, 4}, {1, 2, 3, 4}, {1, 2, 3, 4, 5}, {9, 9, 3, 4, 5}};
+  EXPECT_EQ(cached_tokens_of(prompts, 2), (Counts{0, 2, 4, 0}));
+  EXPECT_EQ(played(prompts, 2), (Counts{0, 2, 4, 0}));
+}
+
 TEST(Exercise7, FindsNothingInAnEmptyCache) {
   EXPECT_EQ(cached_tokens_of(Prompts{{1, 2, 3, 4, 5}}, 2), Counts{0});
 }

@@ -1,12 +1,15 @@
 /// @file
 /// `compare_benchmarks [--keep FOLDER] FILE.json ...`: prints what the steps' benchmark programs wrote side
 /// by side (benchmark_table.h); several files of one step are rounds of it. With --keep, the rounds of each
-/// step are put together as FOLDER/STEP.json: all of these files, or none.
+/// step are put together as FOLDER/STEP.json, after the table was printed: all of these files, or none.
 #include <filesystem>
 #include <fstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
+#include "common/bench/benchmark_program.h"
 #include "common/bench/benchmark_table.h"
 #include "common/cli/run_main.h"
 #include "common/error.h"
@@ -15,21 +18,46 @@
 namespace kvcache {
 namespace {
 
-/// Written beside their places first, so that a failure leaves what was there.
+constexpr const char* kUsage = "compare_benchmarks [--keep FOLDER] FILE.json ...";
+
+/// Files that are written beside their places, all of them, before the first is moved there: a failure leaves
+/// what was there.
+class Drafts {
+ public:
+  explicit Drafts(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  ~Drafts() {
+    std::error_code ignored;
+    for (const std::string& name : names_) std::filesystem::remove(draft(name), ignored);
+  }
+  Drafts(const Drafts&) = delete;
+  Drafts& operator=(const Drafts&) = delete;
+
+  void write(const std::string& name, const std::string& text) {
+    names_.push_back(name);
+    std::ofstream file(draft(name));
+    file << text << "\n";
+    file.close();
+    // A file cannot be moved onto a folder; that must be known before the first is moved.
+    if (!file || std::filesystem::is_directory(place(name)))
+      throw RunError(fmt::format("cannot write {}", place(name).string()));
+  }
+  void move_all() const {
+    for (const std::string& name : names_) std::filesystem::rename(draft(name), place(name));
+  }
+
+ private:
+  std::filesystem::path place(const std::string& name) const { return folder_ / name; }
+  std::filesystem::path draft(const std::string& name) const { return folder_ / (name + ".new"); }
+
+  std::filesystem::path folder_;
+  std::vector<std::string> names_;
+};
+
 void keep(const std::vector<StepRuns>& steps, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  const auto place = [&](const StepRuns& step) { return folder / (step.name() + ".json"); };
-  const auto draft = [&](const StepRuns& step) { return folder / (step.name() + ".json.new"); };
-  for (const StepRuns& step : steps) {
-    std::ofstream file(draft(step));
-    file << to_json(step).dump(2) << "\n";
-    file.close();
-    if (file) continue;
-    std::error_code ignored;
-    for (const StepRuns& written : steps) std::filesystem::remove(draft(written), ignored);
-    throw RunError(fmt::format("cannot write {}", place(step).string()));
-  }
-  for (const StepRuns& step : steps) std::filesystem::rename(draft(step), place(step));
+  Drafts drafts(folder);
+  for (const StepRuns& step : steps) drafts.write(step.name() + ".json", to_json(step).dump(2));
+  drafts.move_all();
 }
 
 }  // namespace
@@ -41,18 +69,25 @@ int main(int argc, char** argv) {
   return run_main([&] {
     int next = 1;
     std::filesystem::path folder;
+    if (argc > 1 && asks_for_help(argv[1])) {
+      fmt::print(
+          "Usage: {}\n\nPrints what the steps' benchmark programs wrote side by side; several files of one "
+          "step are rounds of it.\nWith --keep, the rounds of each step are put together as "
+          "FOLDER/STEP.json.\n",
+          kUsage);
+      return 0;
+    }
     if (argc > 2 && std::string_view(argv[1]) == "--keep") {
       folder = argv[2];
       next = 3;
     }
-    if (next >= argc)
-      throw InputError("give the files to compare: compare_benchmarks [--keep FOLDER] FILE.json ...");
+    if (next >= argc) throw InputError(fmt::format("give the files to compare: {}", kUsage));
     std::vector<StepRuns> rounds;
     for (; next < argc; ++next) rounds.push_back(read_step_runs(argv[next]));
     const std::vector<StepRuns> steps = merge_rounds(std::move(rounds));
-    const std::string table = benchmark_table(steps);
+    fmt::print("{}",
+               benchmark_table(steps));  // first: minutes of measuring are not lost if nothing can be kept
     if (!folder.empty()) keep(steps, folder);
-    fmt::print("{}", table);
     return 0;
   });
 }

@@ -1,0 +1,38 @@
+// ./steps serve-bench's program: every step that serves is measured, and what it sets itself is not asked
+// for. How fast anything is, is no test's business.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/checkpoint_builder.h"
+#include "tests/report_of.h"
+
+namespace kvcache {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+TEST(BenchServing, MeasuresEveryStepThatServes) {
+  const ProgramResult result = run_step("bench_serving", {"--random-weights", "tiny", "--threads", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* step : {"step2_flat_cache", "step3_paged", "step4_prefix_cache"})
+    EXPECT_THAT(result.out, ContainsRegex(std::string(step) + " .* t/s .* t/s .*%"));
+  EXPECT_THAT(result.out, ContainsRegex("step2_flat_cache .* 8  ")) << "eight reservations are all there is";
+  EXPECT_THAT(result.out, HasSubstr("prefix cache on against off"));
+}
+
+TEST(BenchServing, RefusesWhatItSetsItselfAndWhatIsNotItsOwn) {
+  for (const char* option : {"--num-blocks=9", "--kv-memory=1MiB", "--prefix-cache=off",
+                             "--benchmark_filter=decode", "--tokens=3", "--frob"})
+    expect_refusal("bench_serving", {option}, 2, {std::string(option).substr(0, 6)});
+}
+
+TEST(BenchServing, RefusesAModelWhoseContextIsTooShort) {
+  const TemporaryFolder folder;
+  test::TestCheckpoint("LlamaForCausalLM", {{"vocab_size", 768}}).save(folder.path());
+  std::filesystem::copy(SOURCE_DIR "/tests/reference/llama-mha/tokenizer.json", folder / "tokenizer.json");
+  expect_refusal("bench_serving", {"--model", folder.path()}, 2, {"context is 128", "512"});
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,92 @@
+// The serving engine on a GPU: while the device computes a pass the host plans the next one and gives blocks
+// to others, and every answer is still that of its solo run on the CPU, in float32, in a pool for a few of
+// them.
+#include <gtest/gtest.h>
+
+#include "common/cuda/cuda_backend.h"
+#include "common/cuda/device_weights.h"
+#include "step2_flat_cache/cuda_flat_cache_store.h"
+#include "step3_paged/cuda_paged_kv_store.h"
+#include "step4_prefix_cache/cuda_tiered_kv_store.h"
+#include "tests/gpu.h"
+#include "tests/serving.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kBlocks = 20, kHostBlocks = 30, kBlockSize = 4;
+
+class CudaEngine : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    ModelConfig config = read_config(checkpoint_folder("llama-mha"));
+    config.eos_ids.clear();
+    const Weights weights = load_weights(checkpoint_folder("llama-mha"), config, DType::f32);
+    on_cpu_ = std::make_unique<Transformer>(config, weights, std::make_unique<CpuBackend>(DType::f32, pool_));
+    on_gpu_ = std::make_unique<Transformer>(config, cuda::upload_weights(weights, DType::f32, device()),
+                                            std::make_unique<cuda::CudaBackend>(DType::f32, shared_device()));
+  }
+
+  static GenerationRequest request(std::int64_t n) {
+    GenerationRequest result;
+    for (std::int64_t token = 0; token < 1 + n * 5 % 23; ++token)
+      result.prompt_ids.push_back(static_cast<std::int32_t>((n % 3 + token * 31) % 700));
+    result.max_tokens = 3 + n * 7 % 40;
+    return result;
+  }
+  std::vector<std::int32_t> alone(const GenerationRequest& asked) {
+    ServingCache cache(Kind::paged, 200, kBlockSize, on_cpu_->config(), pool_);
+    const Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
+    return run(*on_cpu_, *cache.manager, *cache.store, {&request, 1}).sequences[0].output_ids;
+  }
+
+  /// Many requests at once, against their solo answers.
+  void expect_solo_answers(KvManager& manager, KvStore& store) {
+    Engine engine(*on_gpu_, manager, store, nullptr, {.max_batch_tokens = 16, .max_sequences = 8});
+    std::vector<Answer> answers(24);
+    for (std::size_t n = 0; n < answers.size(); ++n) {
+      engine.add(n, request(static_cast<std::int64_t>(n)),
+                 [&answer = answers[n]](const GenerationEvent& event) { answer.hear(event); });
+    }
+    while (engine.run_pass()) EXPECT_NO_THROW(engine.scheduler().check_invariants());
+    for (std::size_t n = 0; n < answers.size(); ++n)
+      EXPECT_EQ(answers[n].ids(), alone(request(static_cast<std::int64_t>(n)))) << "request " << n;
+    EXPECT_EQ(manager.memory().used_bytes, 0);
+    EXPECT_GT(engine.totals().prepared_passes, engine.totals().passes * 3 / 4);
+    preemptions_ = engine.scheduler().preemptions();
+  }
+  PagedShape shape() const { return {kBlocks, kBlockSize, on_gpu_->config().kv_bytes_per_token(4)}; }
+
+  ThreadPool pool_{1};
+  std::unique_ptr<Transformer> on_cpu_, on_gpu_;
+  std::int64_t preemptions_ = 0;
+  const PagedKvStore::Settings settings_{AttentionPath::paged, DebugFill::nan};
+};
+
+TEST_F(CudaEngine, GivesTheSoloAnswersInAFlatCache) {
+  const FlatCacheShape shape{4, 80, on_gpu_->config().kv_bytes_per_token(4)};
+  CheckedManager manager(std::make_unique<FlatCacheManager>(shape));
+  CudaFlatCacheStore store(on_gpu_->config(), shape, DType::f32, device());
+  expect_solo_answers(manager, store);
+}
+
+TEST_F(CudaEngine, GivesTheSoloAnswersInAPoolForAFew) {
+  CheckedManager manager(std::make_unique<KVCacheManager>(shape()));
+  CudaPagedKvStore store(on_gpu_->config(), shape(), DType::f32, settings_, device());
+  expect_solo_answers(manager, store);
+  EXPECT_GT(preemptions_, 0);
+}
+
+TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
+  CheckedManager manager(
+      std::make_unique<PrefixCachingManager>(shape(), SharingSettings{.host_blocks = kHostBlocks}));
+  CudaTieredKvStore store(on_gpu_->config(), shape(), kHostBlocks, DType::f32, settings_, device());
+  expect_solo_answers(manager, store);
+  EXPECT_GT(preemptions_, 0);
+  EXPECT_GT(manager.counters().swaps_in, 0);
+}
+
+}  // namespace
+}  // namespace kvcache
