@@ -27,13 +27,15 @@ struct ServedModel {
 
 /// One output of a request.
 struct GeneratedOutput {
-  std::vector<std::int32_t> ids;
-  std::string text, finish_reason;
+  std::vector<std::int32_t> ids;  ///< with the one that ended it, if one did
+  std::string text;               ///< without that one and what stood behind a stop string
+  std::string finish_reason;      ///< as in GenerationEvent
 };
 
 /// How the answer to one request is written down.
 class AnswerForm {
  public:
+  /// Fields stay in the order in which they are written.
   using Json = nlohmann::ordered_json;
 
   virtual ~AnswerForm() = default;
@@ -45,7 +47,7 @@ class AnswerForm {
 
 /// What a client asks for, checked against the model.
 struct AskedGeneration {
-  GenerationRequest request;
+  GenerationRequest request;         ///< as the engine takes it
   bool stream = false;               ///< told token by token
   std::unique_ptr<AnswerForm> form;  ///< of the answer
 };

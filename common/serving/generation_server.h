@@ -23,9 +23,9 @@ namespace kvcache {
 
 /// What may be set of a server.
 struct GenerationServerSettings {
-  std::string host = "127.0.0.1";
-  int port = 5000;  ///< 0: any that is free
-  HttpLimits http;
+  std::string host = "127.0.0.1";           ///< where to listen
+  int port = 5000;                          ///< 0: any that is free
+  HttpLimits http;                          ///< what a client can take
   std::chrono::milliseconds finish{8'000};  ///< that requests get to end by themselves once it is to end
 };
 

@@ -21,20 +21,27 @@ class HttpConnection;
 /// What connections need of their server.
 class HttpConnectionOwner {
  public:
+  /// What a client can take.
   virtual const HttpLimits& limits() const = 0;
+  /// A request has come.
   virtual void handle(const std::shared_ptr<HttpExchange>& exchange) = 0;
+  /// Whether a connection may go on after an answer.
   virtual bool keeps_connections() const = 0;
+  /// An answer begins.
   virtual void count_response(unsigned status) = 0;
   /// The connection's exchange is over: answered, or its client is gone.
   virtual void exchange_ended(bool answered) = 0;
+  /// The connection is closed and needs its owner no more.
   virtual void connection_ended(const std::shared_ptr<HttpConnection>& connection) = 0;
 
  protected:
   ~HttpConnectionOwner() = default;
 };
 
+/// A client's connection.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
+  /// Accepted, and not used yet.
   using Socket = boost::asio::ip::tcp::socket;
 
   /// @param owner  outlives the connection's work

@@ -17,11 +17,11 @@ namespace kvcache {
 
 /// What a client can take of a server, at most.
 struct HttpLimits {
-  std::size_t header_bytes = 16 << 10;   ///< of one request
-  std::size_t body_bytes = 1 << 20;      ///< of one request
-  std::size_t unsent_bytes = 256 << 10;  ///< of a streamed answer that the client has not taken
-  int socket_bytes = 64 << 10;           ///< of an answer, that wait in the system
-  std::size_t connections = 256;
+  std::size_t header_bytes = 16 << 10;      ///< of one request
+  std::size_t body_bytes = 1 << 20;         ///< of one request
+  std::size_t unsent_bytes = 256 << 10;     ///< of a streamed answer that the client has not taken
+  int socket_bytes = 64 << 10;              ///< of an answer, that wait in the system
+  std::size_t connections = 256;            ///< open at a time
   std::chrono::milliseconds read{10'000};   ///< from the first byte of a request to its last
   std::chrono::milliseconds idle{20'000};   ///< between requests
   std::chrono::milliseconds write{20'000};  ///< for a client to take what is ready
@@ -32,14 +32,14 @@ struct HttpLimits {
 struct HttpRequest {
   std::string method;  ///< "GET", ...
   std::string path;    ///< without a query
-  std::string body;
+  std::string body;    ///< empty: none
 };
 
 /// A whole answer.
 struct HttpAnswer {
-  unsigned status = 200;
-  std::string body;
-  std::string content_type = "application/json";
+  unsigned status = 200;                                          ///< of HTTP
+  std::string body;                                               ///< not sent to HEAD
+  std::string content_type = "application/json";                  ///< of the body
   std::vector<std::pair<std::string, std::string>> headers = {};  ///< more of them
 };
 
@@ -51,20 +51,27 @@ HttpAnswer error_answer(unsigned status, const std::string& message, const std::
 /// `end_stream`. To be used on the server's thread alone. Harmless once the client is gone.
 class HttpExchange {
  public:
+  /// @param request  that is answered
   explicit HttpExchange(HttpRequest request) : request_(std::move(request)) {}
   virtual ~HttpExchange() = default;
 
+  /// What is asked.
   const HttpRequest& request() const { return request_; }
   /// The request's body, for who needs it elsewhere.
   std::string take_body() { return std::move(request_.body); }
 
+  /// Sends a whole answer.
   virtual void answer(const HttpAnswer& answer) = 0;
+  /// Sends the head of an answer in parts.
   virtual void begin_stream(const std::string& content_type) = 0;
+  /// Sends a part.
   virtual void send(std::string_view part) = 0;
+  /// There are no more parts.
   virtual void end_stream() = 0;
   /// `listener` is called, once, if the client goes away before it has all of its answer, or does not take
   /// what is sent.
   virtual void on_departure(std::function<void()> listener) = 0;
+  /// Whether it has.
   virtual bool departed() const = 0;
 
  private:

@@ -16,8 +16,8 @@ HttpAnswer live_page();
 
 /// What the page tells of the server besides its engine.
 struct PageContext {
-  std::string model;
-  double uptime_s = 0;
+  std::string model;           ///< its name
+  double uptime_s = 0;         ///< since the server began
   bool has_tokenizer = false;  ///< else prompts are ids
 };
 

@@ -14,8 +14,8 @@ namespace kvcache {
 
 /// What there is to tell.
 struct ServerMetrics {
-  double uptime_s = 0;
-  HttpCounts http;
+  double uptime_s = 0;                          ///< since the server began
+  HttpCounts http;                              ///< of its connections
   std::map<std::string, std::int64_t> outputs;  ///< that have ended, by their finish reason
   const EngineStatus* engine = nullptr;         ///< nullptr: it is being loaded
 };

@@ -34,7 +34,8 @@ std::string stop_string(const Json& value) {
 
 }  // namespace
 
-RequestError wrong_value(const std::string& name, const std::string& expectation, const Json& value) {
+RequestError wrong_value(const std::string& name, const std::string& expectation,
+                         const nlohmann::json& value) {
   return RequestError(400, name, fmt::format("{} must be {}, not {}", name, expectation, shown(value)));
 }
 
@@ -120,7 +121,8 @@ void RequestFields::refuse_others(std::initializer_list<std::string_view> known)
   }
 }
 
-std::vector<std::int32_t> token_ids_of(const Json& list, const std::string& name, std::int64_t vocab_size) {
+std::vector<std::int32_t> token_ids_of(const nlohmann::json& list, const std::string& name,
+                                       std::int64_t vocab_size) {
   if (!list.is_array()) throw wrong_value(name, "a list of token ids", list);
   std::vector<std::int32_t> ids;
   ids.reserve(list.size());

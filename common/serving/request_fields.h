@@ -21,8 +21,8 @@ class RequestError : public std::runtime_error {
   RequestError(unsigned status, std::string field, const std::string& message)
       : std::runtime_error(message), status(status), field(std::move(field)) {}
 
-  unsigned status;
-  std::string field;
+  unsigned status;    ///< of the answer
+  std::string field;  ///< that is wrong; empty: none alone
 };
 
 /// One JSON object. Every function returns nothing for a field that is not there.
@@ -35,10 +35,14 @@ class RequestFields {
   /// The value of a field, of any type; nullptr if it is not there.
   const nlohmann::json* find(const std::string& name) const;
 
+  /// Without a fraction, from `least` to `most`.
   std::optional<std::int64_t> whole_number(const std::string& name, std::int64_t least,
                                            std::int64_t most) const;
+  /// From `least` to `most`.
   std::optional<double> number(const std::string& name, double least, double most) const;
+  /// true or false.
   std::optional<bool> flag(const std::string& name) const;
+  /// A string.
   std::optional<std::string> text(const std::string& name) const;
   /// Strings that end a text: one or a list of them.
   std::optional<std::vector<std::string>> stop_strings(const std::string& name) const;
