@@ -207,10 +207,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
   // The engine tells its own thread; here it is heard by the server's.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
-      if (event.finish_reason == "error" && failure_.empty()) {
-        failure_ = engine_->status(milliseconds(0)).failure;
-        fmt::print(stderr, "error: the engine has failed: {}\n", failure_);
-      }
+      if (event.finish_reason == "error") note_failure(engine_->status(milliseconds(0)).failure);
       if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
       answering->hear(event);
     });
@@ -226,6 +223,13 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
     return exchange->answer(later(error_answer(429, "as many requests wait as may; try again later")));
   }
   exchange->on_departure([this, id = std::get<GenerationId>(submitted)] { engine_->cancel(id); });
+}
+
+/// The first time it is told to who watches the program, too.
+void GenerationServer::note_failure(const std::string& failure) {
+  if (failure.empty() || !failure_.empty()) return;
+  failure_ = failure;
+  fmt::print(stderr, "error: the engine has failed: {}\n", failure_);
 }
 
 void GenerationServer::answer_health(const Exchange& exchange) {
@@ -280,7 +284,7 @@ void GenerationServer::ask_for_status() {
     const auto status = std::make_shared<const EngineStatus>(engine->status(kStatusWait, with_cache));
     http_.post([this, status, users] {
       status_is_coming_ = false;
-      if (!status->failure.empty()) failure_ = status->failure;
+      note_failure(status->failure);
       for (const auto& use : users) use(*status);
       if (!status_users_.empty() && !status_is_coming_) ask_for_status();
     });

@@ -61,6 +61,7 @@ class GenerationServer {
   void answer_state(const Exchange& exchange);
   void with_status(std::function<void(const EngineStatus&)> use, bool with_cache = false);
   void ask_for_status();
+  void note_failure(const std::string& failure);
   HttpAnswer not_serving() const;
   double uptime_s() const;
 
