@@ -329,8 +329,8 @@ TEST_F(AGenerationServer, GivesSeveralSamplesEachWithItsSeed) {
   }
 }
 
-// SP4: the seed decides, whoever runs beside it and whatever was preempted; PX3: nobody finds what is not
-// written.
+// SP4: the seed decides, whoever runs beside it and whatever was preempted; SC2: a stream goes on after that
+// as if nothing had been; PX3: nobody finds what is not written.
 TEST_F(AGenerationServer, GivesEveryoneHisAnswerHoweverManyAskAtOnce) {
   for (const std::int64_t preempt_every : {0, 5}) {
     start({.kind = Kind::tiered,
@@ -341,18 +341,28 @@ TEST_F(AGenerationServer, GivesEveryoneHisAnswerHoweverManyAskAtOnce) {
     const auto request_of = [](int client) {
       std::vector<std::int32_t> ids = made_up_ids(8 * kBlockSize);  // a prefix of 8 blocks, and a tail
       for (const std::int32_t id : made_up_ids(1 + client, client + 1)) ids.push_back(id);
-      return Json{{"prompt_ids", ids}, {"max_tokens", 10}, {"temperature", client % 2 * 0.8}, {"seed", 42}};
+      return Json{{"prompt_ids", ids},
+                  {"max_tokens", 10},
+                  {"temperature", client % 2 * 0.8},
+                  {"seed", 42},
+                  {"ignore_eos", true}};
     };
     for (int client = 0; client < 16; ++client) {
-      clients.emplace_back(
-          [&, client] { answers[static_cast<std::size_t>(client)] = generate(request_of(client)); });
+      clients.emplace_back([&, client] {
+        Json& ids = answers[static_cast<std::size_t>(client)];
+        if (client % 3 != 0) {
+          ids = generate(request_of(client))["ids"];
+        } else {
+          for (const Json& part : stream(request_of(client))) ids.push_back(part["id"]);
+        }
+      });
     }
     for (std::thread& client : clients) client.join();
     for (int client = 0; client < 16; ++client) {
       const Json request = request_of(client);
       const SequenceReport expected =
-          alone({request["prompt_ids"], 10, false, {.temperature = request["temperature"], .seed = 42}});
-      EXPECT_EQ(answers[static_cast<std::size_t>(client)]["ids"], Json(expected.output_ids)) << client;
+          alone({request["prompt_ids"], 10, true, {.temperature = request["temperature"], .seed = 42}});
+      EXPECT_EQ(answers[static_cast<std::size_t>(client)], Json(expected.output_ids)) << client;
     }
     TearDown();
   }
@@ -392,6 +402,7 @@ TEST_F(AGenerationServer, KnowsWhatAbsentNullZeroAndMinusOneMean) {
       << "the same 64 bits";
 }
 
+// TK14 among them: ids that are none.
 TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   start();
   const std::pair<const char*, std::vector<Json>> wrong[] = {
@@ -608,6 +619,27 @@ TEST_F(AGenerationServer, FreesThePlaceInTheQueueOfAClientThatLeaves) {
   EXPECT_EQ(door_->status(kForEver).totals.generated_tokens, 20);
 }
 
+// HT8: many streams, many that ask nothing and some that are slow keep nobody from asking how it is.
+TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
+  start({.max_queued = 64});
+  gate_.close();
+  std::vector<HttpClient> streams, others;
+  for (int n = 0; n < 64; ++n)
+    streams.push_back(open_stream({{"prompt", kPrompt}, {"max_tokens", 3}, {"ignore_eos", true}}, 0));
+  for (int n = 0; n < 64 + 8; ++n) {
+    others.push_back(connect());
+    if (n >= 64) others.back().send("P");
+  }
+  EXPECT_EQ(get("/health").status, 200) << "although the engine is held in a pass";
+  gate_.open();
+  for (HttpClient& client : streams) {
+    const HttpResponse response = client.read_response();
+    EXPECT_EQ(response.status, 200);
+    EXPECT_TRUE(response.body.ends_with("data: [DONE]\n\n"));
+  }
+  EXPECT_EQ(get("/health").json()["running"], 0);
+}
+
 // HT1, HT4: at any moment, the last token's among them, while a neighbour goes on.
 TEST_F(AGenerationServer, SurvivesHundredsThatLeaveAtAnyMoment) {
   start({.kind = Kind::tiered, .blocks = 64});
@@ -617,7 +649,7 @@ TEST_F(AGenerationServer, SurvivesHundredsThatLeaveAtAnyMoment) {
   std::thread other([&] {
     neighbour = generate({{"prompt", kPrompt}, {"max_tokens", 200}, {"ignore_eos", true}})["ids"];
   });
-  for (int n = 0; n < 300; ++n) open_stream(request, n % 4);  // the fourth part is the end of the stream
+  for (int n = 0; n < 500; ++n) open_stream(request, n % 4);  // the fourth part is the end of the stream
   for (int n = 0; n < 50; ++n) connect().send_request("POST", "/generate", request.dump());
   other.join();
   EXPECT_EQ(neighbour, expected);
