@@ -3,15 +3,18 @@
 /// new token computes one row of K and V.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
+#include "common/serving/serve.h"
 #include "step2_flat_cache/demo.h"
 #include "step2_flat_cache/make_cache.h"
 
-/// Loads the model, runs the prompts, prints the report. @return 0, or what run_main makes of a failure.
+/// Loads the model, runs the prompts, prints the report; or serves. @return 0, or what run_main makes of a
+/// failure.
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {
     auto options = parse_options(Step::flat_cache, argc, argv);
     if (!options) return 0;
+    if (options->serve) return serve(Step::flat_cache, *options, make_flat_cache);
     if (options->demo) add_demo_prompts(*options);
     Program program = load_program(Step::flat_cache, *options);
     const Cache cache = make_flat_cache(program);

@@ -2,6 +2,7 @@
 /// See make_cache.h.
 #include "step2_flat_cache/make_cache.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -15,7 +16,8 @@ namespace kvcache {
 namespace {
 
 /// One reservation per request, of --max-seq-len positions or as many as the model can see; but no more than
-/// the requests need where that would be more than the machine's memory.
+/// the requests need where that would be more than the machine's memory. A server's requests may need any
+/// number; there it is what fits.
 FlatCacheShape reservation(const Program& program) {
   const ModelConfig& config = program.model->config();
   FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,
@@ -25,7 +27,10 @@ FlatCacheShape reservation(const Program& program) {
     return shape;
   }
   const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
-  if (wanted > program.memory) {
+  if (program.options.serve) {
+    const std::int64_t fitting = memory_to_serve(program) / (shape.sequences * shape.bytes_per_token);
+    shape.max_seq_len = std::clamp<std::int64_t>(fitting, 1, shape.max_seq_len);
+  } else if (wanted > program.memory) {
     shape.max_seq_len = longest_request(program);
     fmt::print(
         stderr,

@@ -45,7 +45,10 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
 /// --attention gather for one layer of all sequences of a pass; both grow by half, or to twice what is
 /// needed.
 std::int64_t usable(const Program& program) {
-  if (!program.gpu || !program.options.kv_memory_auto) return program.memory;
+  const Options& options = program.options;
+  const bool takes_the_rest =
+      options.kv_memory_auto || (options.serve && !options.num_blocks && !options.kv_memory_bytes);
+  if (!program.gpu || !takes_the_rest) return program.memory;
   const ModelConfig& config = program.model->config();
   const std::int64_t tokens = tokens_of_all_requests(program);
   // A part is of 256 positions at least; the query heads of a group are taken 16 at a time.
@@ -53,7 +56,7 @@ std::int64_t usable(const Program& program) {
   const std::int64_t heads = config.kv_heads * (group <= 16 ? group : (group + 15) / 16 * 16);
   const std::int64_t part_bytes = heads * (config.head_dim + 2) * 4;
   std::int64_t left = program.memory - 2 * (tokens / 256 + std::ssize(program.requests)) * part_bytes;
-  if (program.options.attention == AttentionPath::gather)
+  if (options.attention == AttentionPath::gather)
     left -= tokens * 3 / 2 * config.kv_bytes_per_token(size_of(program.dtype)) / config.layers;
   return std::max<std::int64_t>(0, left);
 }
@@ -83,6 +86,8 @@ PagedShape paged_shape(const Program& program) {
     }
   } else {
     shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
+    if (options.serve && !options.num_blocks)
+      shape.blocks = std::clamp<std::int64_t>(memory_to_serve(program) / block_bytes, 1, shape.blocks);
   }
   check_fits("a pool", shape.blocks, shape, memory);
   return shape;

@@ -360,12 +360,6 @@ TEST(Options, RefuseAbbreviations) {
   EXPECT_EQ(refusal({"--ignore"}), "unknown option \"--ignore\"; did you mean --ignore-eos?");
 }
 
-TEST(Options, DoNotKnowWhatComesLater) {
-  for (const std::string option : {"--serve", "--host", "--port"}) {
-    EXPECT_EQ(refusal({option, "x"}, Step::flat_cache).substr(0, 15), "unknown option ") << option;
-  }
-}
-
 TEST(Options, RefuseAnOptionGivenTwice) {
   EXPECT_EQ(refusal({"--tokens", "1", "--tokens=1"}), "--tokens is given twice; which one is meant?");
   EXPECT_EQ(refusal({"--json", "--json"}), "--json is given twice; which one is meant?");
@@ -390,6 +384,45 @@ TEST(Options, RefuseContradictions) {
   EXPECT_EQ(refusal({"--demo", "--json"}), "--demo and --json exclude each other: both write on stdout");
   EXPECT_EQ(refusal({"--logits"}), "--logits needs --json");
   EXPECT_EQ(refusal({"--ids", "1", "--random-weights", "fairytale"}), "accepted");
+}
+
+TEST(Options, ServeWhereTheyAreTold) {
+  const Options defaults = parse({"--serve"}, Step::flat_cache);
+  EXPECT_TRUE(defaults.serve);
+  EXPECT_EQ(defaults.host, "127.0.0.1");
+  EXPECT_EQ(defaults.port, 5000);
+  EXPECT_EQ(defaults.max_sequences, 16);
+  EXPECT_EQ(defaults.max_batch_tokens, 256);
+  const Options given = parse({"--serve", "--host", "0.0.0.0", "--port", "0", "--max-sequences", "64",
+                               "--max-batch-tokens", "512", "--num-blocks", "9"},
+                              Step::paged);
+  EXPECT_EQ(given.host, "0.0.0.0");
+  EXPECT_EQ(given.port, 0);
+  EXPECT_EQ(given.max_sequences, 64);
+  EXPECT_EQ(given.max_batch_tokens, 512);
+  EXPECT_EQ(refusal({"--serve", "--port", "65536"}, Step::paged),
+            "--port must be a whole number from 0 to 65535 in plain digits, not \"65536\"");
+  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged),
+            "--max-batch-tokens 256 is fewer than --max-sequences 300: each needs a row");
+}
+
+TEST(Options, OfOneRunAreNotThoseOfAServer) {
+  EXPECT_EQ(
+      refusal({"--serve"}, Step::no_cache),
+      "--serve belongs to step2_flat_cache and step3_paged and step4_prefix_cache, not to step1_no_cache");
+  EXPECT_EQ(
+      refusal({"--serve", "--prompt", "x"}, Step::paged),
+      "--prompt and --serve exclude each other: a server is asked by requests, each with its own settings");
+  for (const Words& words :
+       {Words{"--ids", "1"}, Words{"--tokens", "4"}, Words{"--ignore-eos"}, Words{"--temperature", "1"},
+        Words{"--top-k", "1"}, Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},
+        Words{"--json"}, Words{"--logits"}, Words{"--trace", "file"}, Words{"--demo"}}) {
+    Words line = words;
+    line.emplace_back("--serve");
+    EXPECT_TRUE(refusal(line, Step::prefix_cache).starts_with(words[0] + " and --serve exclude each other"));
+  }
+  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens"})
+    EXPECT_EQ(refusal({option, "1"}, Step::prefix_cache), std::string(option) + " needs --serve");
 }
 
 // ---- help, version, the shipped model ----

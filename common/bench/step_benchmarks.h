@@ -3,16 +3,12 @@
 /// line. Each is run through the loop of common/kv/run.h, as a user's requests are.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 
 #include "common/cli/program.h"
 
 namespace kvcache {
-
-/// How a step makes its memory for the requests of a program.
-using MakeCache = std::function<Cache(const Program&)>;
 
 /// Runs the benchmarks of a step as a Google Benchmark program. Words that begin with --benchmark_ are Google
 /// Benchmark's; the others are the step's own options (--random-weights fairytale if no model is named).

@@ -155,7 +155,7 @@ struct OptionSpec {
 };
 
 constexpr std::string_view input = "What to generate", sampling = "Sampling", place = "Where and how it runs",
-                           cache = "The KV cache", output = "Output";
+                           cache = "The KV cache", serving = "Serving", output = "Output";
 
 // clang-format off
 const OptionSpec option_table[] = {
@@ -238,6 +238,17 @@ const OptionSpec option_table[] = {
 
     {"--debug-hash-bits", "N", cache, "keep only N bits of each block hash, to make collisions (default: 64)", step_4,
      [](Options& options, const Given& given) { options.debug_hash_bits = static_cast<int>(whole_number(given, 1, 64)); }},
+
+    {"--serve", "", serving, "answer HTTP requests until SIGTERM or SIGINT", steps_2_to_4,
+     [](Options& options, const Given&) { options.serve = true; }},
+    {"--host", "ADDRESS", serving, "where to listen; 0.0.0.0 is everywhere (default: 127.0.0.1)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.host = some_text(given); }},
+    {"--port", "N", serving, "where to listen; 0 is any that is free (default: 5000)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.port = static_cast<int>(whole_number(given, 0, 65535)); }},
+    {"--max-sequences", "N", serving, "that run at a time; others wait (default: 16)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.max_sequences = whole_number(given, 1, 4096); }},
+    {"--max-batch-tokens", "N", serving, "rows of a pass, of prompts and of decode together (default: 256)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
@@ -333,6 +344,34 @@ std::string help_of(Step step) {
   return help;
 }
 
+/// With --serve every request brings its own; and what tells of one run has no run to tell of.
+constexpr std::string_view options_of_one_run[] = {
+    "--prompt", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k", "--top-p",
+    "--seed",   "--samples", "--json",   "--logits",     "--trace",       "--demo"};
+constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
+                                                   "--max-batch-tokens"};
+
+/// @param given  names of the options on the line
+void refuse_mixture_with_serving(const Options& options, std::span<const std::string_view> given) {
+  const auto is_given = [&](std::string_view name) { return std::ranges::find(given, name) != given.end(); };
+  if (!options.serve) {
+    const auto* const found = std::ranges::find_if(options_of_serving, is_given);
+    if (found != std::end(options_of_serving)) throw InputError(fmt::format("{} needs --serve", *found));
+    return;
+  }
+  const auto* const found = std::ranges::find_if(options_of_one_run, is_given);
+  if (found != std::end(options_of_one_run)) {
+    throw InputError(
+        fmt::format("{} and --serve exclude each other: a server is asked by requests, each with its own "
+                    "settings",
+                    *found));
+  }
+  if (options.max_batch_tokens < options.max_sequences) {
+    throw InputError(fmt::format("--max-batch-tokens {} is fewer than --max-sequences {}: each needs a row",
+                                 options.max_batch_tokens, options.max_sequences));
+  }
+}
+
 void refuse_contradictions(const Options& options) {
   const bool random = !options.random_weights.empty();
   const auto is_text = [](const Prompt& prompt) { return std::holds_alternative<std::string>(prompt); };
@@ -417,6 +456,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     }
     spec->store(options, given);
   }
+  refuse_mixture_with_serving(options, seen);
   refuse_contradictions(options);
   return options;
 }

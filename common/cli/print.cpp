@@ -60,29 +60,6 @@ Json json_of(const TimingReport& timing) {
           {"decode_pass_ms", timing.decode_pass_ms}};
 }
 
-Json json_of(const KvMemoryReport& memory) {
-  return {{"bytes_per_token", memory.bytes_per_token},
-          {"reserved_bytes", memory.reserved_bytes},
-          {"used_bytes", memory.used_bytes},
-          {"waste_percent", memory.waste_percent},
-          {"pool_bytes", memory.pool_bytes}};
-}
-
-Json json_of(const BlocksReport& blocks) {
-  return {{"block_size", blocks.block_size},
-          {"total", blocks.total},
-          {"free", blocks.free},
-          {"cached", blocks.cached},
-          {"in_use", blocks.in_use}};
-}
-
-Json json_of(const CountersReport& counters) {
-  return {{"prefix_hits", counters.prefix_hits},      {"evictions", counters.evictions},
-          {"preemptions", counters.preemptions},      {"copies", counters.copies},
-          {"swaps_out", counters.swaps_out},          {"swaps_in", counters.swaps_in},
-          {"gathered_bytes", counters.gathered_bytes}};
-}
-
 // ---- text ----
 
 /// 1234567 as "1,234,567".
@@ -150,6 +127,29 @@ void append_sequences(std::string& text, const std::vector<SequenceReport>& sequ
 }
 
 }  // namespace
+
+Json json_of(const KvMemoryReport& memory) {
+  return {{"bytes_per_token", memory.bytes_per_token},
+          {"reserved_bytes", memory.reserved_bytes},
+          {"used_bytes", memory.used_bytes},
+          {"waste_percent", memory.waste_percent},
+          {"pool_bytes", memory.pool_bytes}};
+}
+
+Json json_of(const BlocksReport& blocks) {
+  return {{"block_size", blocks.block_size},
+          {"total", blocks.total},
+          {"free", blocks.free},
+          {"cached", blocks.cached},
+          {"in_use", blocks.in_use}};
+}
+
+Json json_of(const CountersReport& counters) {
+  return {{"prefix_hits", counters.prefix_hits},      {"evictions", counters.evictions},
+          {"preemptions", counters.preemptions},      {"copies", counters.copies},
+          {"swaps_out", counters.swaps_out},          {"swaps_in", counters.swaps_in},
+          {"gathered_bytes", counters.gathered_bytes}};
+}
 
 std::string to_json(const Report& report) {
   Json json = {

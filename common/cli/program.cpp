@@ -45,7 +45,7 @@ std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& progra
 
 /// Whether there is a text to encode: not if everything is given as ids.
 bool needs_tokenizer(const Options& options) {
-  return options.prompts.empty() || !options.system_prompt.empty() ||
+  return (options.prompts.empty() && !options.serve) || !options.system_prompt.empty() ||
          std::ranges::any_of(options.prompts, [](const Prompt& prompt) {
            return std::holds_alternative<std::string>(prompt);
          });
@@ -54,6 +54,13 @@ bool needs_tokenizer(const Options& options) {
 void add_requests(Program& program) {
   const Options& options = program.options;
   const ModelConfig& config = program.model->config();
+  if (options.serve) {
+    Request whole_context;
+    whole_context.prompt_ids = {0};
+    whole_context.max_tokens = config.max_position_embeddings;
+    program.requests.assign(static_cast<std::size_t>(options.max_sequences), whole_context);
+    return;
+  }
   std::vector<Prompt> prompts = options.prompts;
   if (prompts.empty() && program.tokenizer) prompts.emplace_back(kDefaultPrompt);
   if (prompts.empty()) prompts.emplace_back(made_up_ids(config.vocab_size));
@@ -80,11 +87,16 @@ std::int64_t length_of(const Request& request, const Program& program) {
 /// need is tried out where the cache is to take all the rest.
 std::int64_t memory_for_kv(const Program& program) {
   if (!program.gpu) return machine_memory();
+  const Options& options = program.options;
+  const bool is_sized = options.max_seq_len || options.num_blocks || options.kv_memory_bytes;
   const bool takes_the_rest =
-      program.options.kv_memory_auto || (program.step == Step::flat_cache && !program.options.max_seq_len);
+      options.kv_memory_auto || (!is_sized && (options.serve || program.step == Step::flat_cache));
   if (!takes_the_rest) return free_memory(*program.gpu);
-  const std::int64_t longest = std::max(longest_request(program), std::ssize(program.pinned_prefix));
-  return memory_left_by_a_pass(*program.model, *program.gpu, longest, std::ssize(program.requests));
+  // What a server computes in one pass has a bound, but for the prefix that it pins.
+  const std::int64_t rows = options.serve ? options.max_batch_tokens : longest_request(program);
+  return memory_left_by_a_pass(*program.model, *program.gpu,
+                               std::max(rows, std::ssize(program.pinned_prefix)),
+                               std::ssize(program.requests));
 }
 
 /// Runs the program's requests, and writes what the cache does to the file that --trace names.
@@ -176,6 +188,10 @@ std::int64_t tokens_of_all_requests(const Program& program) {
   std::int64_t tokens = 0;
   for (const Request& request : program.requests) tokens += length_of(request, program);
   return tokens;
+}
+
+std::int64_t memory_to_serve(const Program& program) {
+  return program.gpu ? program.memory : program.memory / 2;
 }
 
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {

@@ -3,6 +3,8 @@
 /// requests, and from a report to what is printed.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +32,9 @@ struct Program {
   std::int64_t memory;                      ///< bytes that K and V can take
   std::optional<Tokenizer> tokenizer;       ///< none with random weights
   std::unique_ptr<Transformer> model;       ///< weights loaded, on the device
-  std::vector<Request> requests;  ///< in the order of the command line, samples of one prompt together
+  /// In the order of the command line, samples of one prompt together. With --serve nobody has asked yet:
+  /// then these are what memory is made for, as many whole contexts as can run at a time.
+  std::vector<Request> requests;
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
 };
 
@@ -39,6 +43,9 @@ struct Cache {
   std::unique_ptr<KvManager> manager;  ///< plans passes
   std::unique_ptr<KvStore> store;      ///< follows the plans
 };
+
+/// How a step makes its cache for a program.
+using MakeCache = std::function<Cache(const Program&)>;
 
 /// Loads what `options` ask for and checks every prompt.
 /// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
@@ -53,6 +60,10 @@ void add_demo_prompts(Options& options);
 std::int64_t longest_request(const Program& program);
 /// The same of all requests together.
 std::int64_t tokens_of_all_requests(const Program& program);
+
+/// Bytes of K and V that a server takes at most where the command line does not say how many: half of the
+/// machine's memory, or what a GPU has left.
+std::int64_t memory_to_serve(const Program& program);
 
 /// @throws InputError for a prompt that `manager` could never hold, with the numbers and the `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);

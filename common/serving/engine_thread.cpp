@@ -92,7 +92,9 @@ void EngineThread::look() {
   status_.counters = manager.counters();
   status_.counters.preemptions = scheduler.preemptions();
   status_.totals = engine_.totals();
-  wanted_ = false;
+  status_.cache.reset();
+  if (cache_wanted_) status_.cache = manager.state();
+  wanted_ = cache_wanted_ = false;
   ++looks_;
   looked_.notify_all();
 }
@@ -136,13 +138,18 @@ bool EngineThread::wait_until_idle(std::chrono::milliseconds at_most) {
   return looked_.wait_for(lock, at_most, [this] { return idle_; });
 }
 
-EngineStatus EngineThread::status(std::chrono::milliseconds at_most) {
+EngineStatus EngineThread::status(std::chrono::milliseconds at_most, bool with_cache) {
   std::unique_lock lock(mutex_);
   if (!idle_) {
     wanted_ = true;
+    cache_wanted_ = cache_wanted_ || with_cache;
     looked_.wait_for(lock, at_most, [this, seen = looks_] { return idle_ || looks_ != seen; });
   }
-  return status_;
+  // While the engine's thread sleeps, the engine belongs to who holds the mutex.
+  if (idle_ && with_cache && status_.failure.empty()) status_.cache = engine_.manager().state();
+  EngineStatus status = status_;
+  if (!with_cache) status.cache.reset();
+  return status;
 }
 
 }  // namespace kvcache

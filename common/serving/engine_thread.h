@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/kv/cache_state.h"
 #include "common/kv/report.h"
 #include "common/serving/engine.h"
 
@@ -33,7 +34,8 @@ struct EngineStatus {
   KvMemoryReport memory;
   CountersReport counters;  ///< with preemptions
   EngineTotals totals;
-  std::string failure;  ///< why the engine has failed; empty: it has not
+  std::optional<CacheState> cache;  ///< where it was asked for, and the engine has not failed
+  std::string failure;              ///< why the engine has failed; empty: it has not
 };
 
 class EngineThread {
@@ -70,7 +72,8 @@ class EngineThread {
 
   /// How the engine is after the pass that is running, or how it was last seen if that takes longer than
   /// `at_most`.
-  EngineStatus status(std::chrono::milliseconds at_most);
+  /// @param with_cache  takes time in proportion to the pool; not there if the wait was too long
+  EngineStatus status(std::chrono::milliseconds at_most, bool with_cache = false);
 
  private:
   struct Submission {
@@ -99,9 +102,10 @@ class EngineThread {
   std::int64_t ordered_requests_ = 0, queued_requests_ = 0;  // not in the engine yet; there, but not admitted
   GenerationId last_id_ = 0;
   bool closed_ = false, stopping_ = false;
-  bool idle_ = true;         // there is nothing to do, and status_ says how it is
-  bool wanted_ = false;      // a new status
-  std::uint64_t looks_ = 0;  // statuses taken
+  bool idle_ = false;          // the thread sleeps or has ended, and status_ says how the engine is
+  bool wanted_ = false;        // a new status
+  bool cache_wanted_ = false;  // in it
+  std::uint64_t looks_ = 0;    // statuses taken
   EngineStatus status_;
 
   std::thread thread_;  // the last: it uses all of the above

@@ -15,6 +15,7 @@ CHAPTERS = [
     "docs/beyond.md",
     "docs/glossary.md",
     "docs/trace.md",
+    "docs/serving.md",
     "docs/articles.md",
     "docs/plots/README.md",
     "docs/trouble.md",

@@ -1,0 +1,129 @@
+/// @file
+/// See generate_request.h.
+#include "common/serving/generate_request.h"
+
+#include <limits>
+
+#include "common/error.h"
+#include "common/serving/request_fields.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+using Json = AnswerForm::Json;
+
+constexpr std::int64_t kLargestCount = std::numeric_limits<std::int32_t>::max();
+
+Json usage_of(const GenerationSummary& summary) {
+  return {{"prompt_tokens", summary.prompt_tokens},
+          {"cached_tokens", summary.cached_tokens},
+          {"generated_tokens", summary.generated_tokens}};
+}
+
+Json timings_of(const GenerationSummary& summary) {
+  return {
+      {"queue_ms", summary.queue_ms}, {"prefill_ms", summary.prefill_ms}, {"decode_ms", summary.decode_ms}};
+}
+
+Json json_of(const GeneratedOutput& output) {
+  return {{"text", output.text}, {"ids", output.ids}, {"finish_reason", output.finish_reason}};
+}
+
+/// The form of POST /generate.
+class GenerateForm final : public AnswerForm {
+ public:
+  /// The first sample stands at the top, where it is when it is the only one.
+  Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
+    Json answer = json_of(outputs.front());
+    if (outputs.size() > 1) {
+      for (const GeneratedOutput& output : outputs) answer["samples"].push_back(json_of(output));
+    }
+    answer["usage"] = usage_of(summary);
+    answer["timings"] = timings_of(summary);
+    return answer;
+  }
+
+  std::vector<Json> parts(const GenerationEvent& event) const override {
+    Json part = {{"sample", event.sample}, {"text", event.text}};
+    if (event.id) part["id"] = *event.id;
+    if (!event.finish_reason.empty()) part["finish_reason"] = event.finish_reason;
+    if (event.summary) {
+      part["usage"] = usage_of(*event.summary);
+      part["timings"] = timings_of(*event.summary);
+    }
+    return {part};
+  }
+};
+
+std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+  const std::optional<std::string> text = fields.text("prompt");
+  const nlohmann::json* const list = fields.find("prompt_ids");
+  if (text && list != nullptr)
+    throw RequestError(400, "prompt_ids", "prompt and prompt_ids exclude each other; give one of them");
+  if (!text && list == nullptr)
+    throw RequestError(400, "prompt", "there is no prompt; give a text as prompt or token ids as prompt_ids");
+  const std::string name = text ? "prompt" : "prompt_ids";
+  std::vector<std::int32_t> ids =
+      text ? encode_prompt(*text, name, model) : token_ids_of(*list, name, model.config->vocab_size);
+  check_prompt_length(ids, name, model);
+  return ids;
+}
+
+}  // namespace
+
+void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request) {
+  request.max_tokens = fields.whole_number("max_tokens", 0, kLargestCount).value_or(request.max_tokens);
+  const std::int64_t top_k = fields.whole_number("top_k", -1, kLargestCount).value_or(0);
+  request.sampling.top_k = top_k == -1 ? 0 : top_k;  // both are off
+  request.samples = fields.whole_number("n", 1, model.max_sequences).value_or(1);
+  request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  request.stop = fields.stop_strings("stop").value_or(std::vector<std::string>());
+  if (!request.stop.empty() && model.tokenizer == nullptr)
+    throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
+}
+
+std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
+                                        const ServedModel& model) {
+  if (model.tokenizer == nullptr)
+    throw RequestError(400, name, name + " is a text, and this model has no tokenizer; give token ids");
+  try {
+    return model.tokenizer->encode(text);
+  } catch (const InputError& error) {
+    throw RequestError(400, name, name + ": " + error.what());
+  }
+}
+
+void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
+                         const ServedModel& model) {
+  const std::int64_t length = std::ssize(ids), context = model.config->max_position_embeddings;
+  if (length == 0) throw RequestError(400, name, name + " has no token; give at least one");
+  if (length >= context)
+    throw RequestError(
+        422, name,
+        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
+                    length, context));
+  if (length > model.capacity)
+    throw RequestError(422, name,
+                       fmt::format("{} has {} tokens and the cache holds at most {} of one sequence", name,
+                                   length, model.capacity));
+}
+
+AskedGeneration read_generate_request(std::string_view body, const ServedModel& model) {
+  const RequestFields fields(body);
+  fields.refuse_others({"prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p", "seed", "n",
+                        "stop", "ignore_eos", "stream"});
+  AskedGeneration asked;
+  GenerationRequest& request = asked.request;
+  read_common_fields(fields, model, request);
+  SamplingParams& sampling = request.sampling;
+  sampling.temperature = fields.number("temperature", 0, std::numeric_limits<double>::max()).value_or(0);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
+  sampling.seed = fields.seed("seed").value_or(0);
+  asked.stream = fields.flag("stream").value_or(false);
+  request.prompt_ids = prompt_of(fields, model);
+  asked.form = std::make_unique<GenerateForm>();
+  return asked;
+}
+
+}  // namespace kvcache

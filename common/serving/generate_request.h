@@ -1,0 +1,76 @@
+/// @file
+/// What a client may ask for and in which form it is answered. Two forms are known: this project's own, POST
+/// /generate, here; and OpenAI's, POST /v1/completions, in openai.h. Described in docs/serving.md.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/tokenizer.h"
+#include "common/serving/engine.h"
+
+namespace kvcache {
+
+/// The model that requests are for.
+struct ServedModel {
+  std::string name;                ///< as clients know it
+  const ModelConfig* config;       ///< of the model
+  const Tokenizer* tokenizer;      ///< nullptr: there are ids alone
+  std::int64_t capacity = 0;       ///< tokens that the cache holds of one sequence
+  std::int64_t max_sequences = 0;  ///< running at a time
+};
+
+/// One output of a request.
+struct GeneratedOutput {
+  std::vector<std::int32_t> ids;  ///< with the one that ended it, if one did
+  std::string text;               ///< without that one and what stood behind a stop string
+  std::string finish_reason;      ///< as in GenerationEvent
+};
+
+/// How the answer to one request is written down.
+class AnswerForm {
+ public:
+  /// Fields stay in the order in which they are written.
+  using Json = nlohmann::ordered_json;
+
+  virtual ~AnswerForm() = default;
+  /// An answer as a whole.
+  virtual Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const = 0;
+  /// The parts of a stream that an event gives, in order; the last one comes with a summary.
+  virtual std::vector<Json> parts(const GenerationEvent& event) const = 0;
+};
+
+/// What a client asks for, checked against the model.
+struct AskedGeneration {
+  GenerationRequest request;         ///< as the engine takes it
+  bool stream = false;               ///< told token by token
+  std::unique_ptr<AnswerForm> form;  ///< of the answer
+};
+
+/// Reads the body of POST /generate.
+/// @throws RequestError that names the field.
+AskedGeneration read_generate_request(std::string_view body, const ServedModel& model);
+
+// What both forms have in common.
+
+class RequestFields;
+
+/// The fields max_tokens, top_k, n, stop and ignore_eos, where they are given.
+/// @throws RequestError
+void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request);
+/// The token ids of a text.
+/// @param name  of the field it stands in
+/// @throws RequestError
+std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
+                                        const ServedModel& model);
+/// @throws RequestError with status 400 for a prompt without a token, with 422 for one that is too long for
+/// the model or its cache.
+void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
+                         const ServedModel& model);
+
+}  // namespace kvcache

@@ -1,0 +1,298 @@
+/// @file
+/// See generation_server.h. Read `handle` first.
+#include "common/serving/generation_server.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "common/cli/print.h"
+#include "common/error.h"
+#include "common/serving/live_page.h"
+#include "common/serving/metrics.h"
+#include "common/serving/openai.h"
+#include "common/serving/request_fields.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+/// One reads requests while the other waits for the engine to tell how it is.
+constexpr std::size_t kWorkers = 2;
+/// What GET /health waits at most: a pass of a large model may take longer.
+constexpr milliseconds kStatusWait{500};
+/// From when the last requests are cancelled until everything must have ended.
+constexpr milliseconds kLastAnswers{1'500};
+
+using Clock = std::chrono::system_clock;
+std::int64_t seconds_of(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::seconds>(time.time_since_epoch()).count();
+}
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpAnswer json_answer(const Json& json, unsigned status = 200) {
+  HttpAnswer answer;
+  answer.status = status;
+  answer.body = text_of(json) + "\n";
+  return answer;
+}
+
+HttpAnswer later(HttpAnswer answer) {
+  answer.headers.emplace_back("Retry-After", "1");
+  return answer;
+}
+
+}  // namespace
+
+/// An answer in the making: what a request's listener is told becomes what its client is sent.
+class GenerationServer::Answering {
+ public:
+  Answering(Exchange exchange, AskedGeneration& asked)
+      : exchange_(std::move(exchange)),
+        form_(std::move(asked.form)),
+        stream_(asked.stream),
+        outputs_(static_cast<std::size_t>(asked.request.samples)) {}
+
+  void hear(const GenerationEvent& event) {
+    if (done_ || exchange_->departed()) return;
+    if (!begun_ && ends_early(event)) return refuse(event.finish_reason);
+    stream_ ? send(event) : collect(event);
+  }
+
+ private:
+  /// Before anything was sent there is still time for a status that says so.
+  static bool ends_early(const GenerationEvent& event) {
+    return event.finish_reason == "error" || event.finish_reason == "cancelled";
+  }
+  void refuse(const std::string& reason) {
+    done_ = true;
+    exchange_->answer(reason == "error" ? error_answer(503, "the engine has failed")
+                                        : later(error_answer(503, "the server is shutting down")));
+  }
+
+  void send(const GenerationEvent& event) {
+    if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
+    for (const Json& part : form_->parts(event)) exchange_->send("data: " + text_of(part) + "\n\n");
+    if (!event.summary) return;
+    exchange_->send("data: [DONE]\n\n");
+    exchange_->end_stream();
+  }
+
+  void collect(const GenerationEvent& event) {
+    GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
+    if (event.id) output.ids.push_back(*event.id);
+    output.text += event.text;
+    output.finish_reason = event.finish_reason;
+    if (event.summary) exchange_->answer(json_answer(form_->whole(outputs_, *event.summary)));
+  }
+
+  Exchange exchange_;
+  std::unique_ptr<AnswerForm> form_;
+  bool stream_, begun_ = false, done_ = false;
+  std::vector<GeneratedOutput> outputs_;  // [samples]
+};
+
+GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
+    : settings_(settings),
+      model_name_(model_name),
+      workers_(std::make_unique<boost::asio::thread_pool>(kWorkers)),
+      http_(settings.host, settings.port, settings.http) {
+  http_.start([this](const Exchange& exchange) { handle(exchange); });
+  http_.on_signal([this] {
+    if (engine_ == nullptr) std::_Exit(0);  // nothing has begun that would have to end
+    end();
+  });
+}
+
+GenerationServer::~GenerationServer() {
+  http_.end();
+  http_.wait();
+  workers_->join();
+}
+
+void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
+                             const std::function<void()>& on_ready) {
+  http_.post([&] {
+    engine_ = &engine;
+    model_ = model;
+    on_ready();
+  });
+  http_.wait();
+  workers_->join();
+  if (!failure_.empty()) throw RunError("the engine failed: " + failure_);
+}
+
+void GenerationServer::end() {
+  http_.post([this] {
+    if (std::exchange(ending_, true)) return;
+    if (engine_ != nullptr) engine_->close();
+    http_.end_when_answered();
+    http_.post_after(settings_.finish, [this] {
+      if (engine_ != nullptr) engine_->cancel_all();
+    });
+    http_.post_after(settings_.finish + kLastAnswers, [this] { http_.end(); });
+  });
+}
+
+// What each address answers
+
+void GenerationServer::handle(const Exchange& exchange) {
+  struct Route {
+    const char *path, *method;
+    std::function<void()> answer;
+  };
+  const auto read_own = [this](std::string_view body) { return read_generate_request(body, model_); };
+  const auto read_openai = [this, number = ++completions_](std::string_view body) {
+    return read_completion_request(body, model_, fmt::format("cmpl-{}", number), seconds_of(Clock::now()));
+  };
+  const Route routes[] = {
+      {"/", "GET", [&] { exchange->answer(live_page()); }},
+      {"/generate", "POST", [&] { answer_generation(exchange, read_own); }},
+      {"/health", "GET", [&] { answer_health(exchange); }},
+      {"/metrics", "GET", [&] { answer_metrics(exchange); }},
+      {"/state", "GET", [&] { answer_state(exchange); }},
+      {"/v1/completions", "POST", [&] { answer_generation(exchange, read_openai); }},
+      {"/v1/models", "GET",
+       [&] { exchange->answer(json_answer(list_of_models(model_name_, seconds_of(started_)))); }},
+  };
+  const HttpRequest& request = exchange->request();
+  std::vector<std::string> paths;
+  for (const Route& route : routes) {
+    paths.emplace_back(route.path);
+    if (request.path != route.path) continue;
+    const bool reads = std::string_view(route.method) == "GET";
+    if (request.method == route.method || (reads && request.method == "HEAD")) return route.answer();
+    HttpAnswer answer =
+        error_answer(405, fmt::format("{} takes {}, not {}", request.path, route.method, request.method));
+    answer.headers.emplace_back("Allow", reads ? "GET, HEAD" : route.method);
+    return exchange->answer(answer);
+  }
+  exchange->answer(
+      error_answer(404, fmt::format("there is no {}; there are {}", request.path, fmt::join(paths, ", "))));
+}
+
+HttpAnswer GenerationServer::not_serving() const {
+  if (!failure_.empty()) return error_answer(503, "the engine has failed: " + failure_);
+  return later(error_answer(503, ending_ ? "the server is shutting down" : "the model is being loaded"));
+}
+
+void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
+  if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
+  boost::asio::post(*workers_, [this, exchange, read = std::move(read), body = exchange->take_body()] {
+    HttpAnswer refusal;
+    try {
+      const auto asked = std::make_shared<AskedGeneration>(read(body));
+      return http_.post([this, exchange, asked] { submit(exchange, std::move(*asked)); });
+    } catch (const RequestError& error) {
+      refusal = error_answer(error.status, error.what(), error.field);
+    } catch (const std::exception& error) {
+      refusal = error_answer(500, error.what());
+    }
+    http_.post([exchange, refusal] { exchange->answer(refusal); });
+  });
+}
+
+void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
+  if (exchange->departed()) return;
+  const auto answering = std::make_shared<Answering>(exchange, asked);
+  // The engine tells its own thread; here it is heard by the server's.
+  const auto tell = [this, answering](const GenerationEvent& event) {
+    http_.post([this, answering, event] {
+      if (event.finish_reason == "error") note_failure(engine_->status(milliseconds(0)).failure);
+      if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
+      answering->hear(event);
+    });
+  };
+  std::variant<GenerationId, EngineThread::Refusal> submitted;
+  try {
+    submitted = engine_->submit(std::move(asked.request), tell);
+  } catch (const InputError& error) {
+    return exchange->answer(error_answer(400, error.what()));
+  }
+  if (const auto* refusal = std::get_if<EngineThread::Refusal>(&submitted)) {
+    if (*refusal == EngineThread::Refusal::closed) return exchange->answer(not_serving());
+    return exchange->answer(later(error_answer(429, "as many requests wait as may; try again later")));
+  }
+  exchange->on_departure([this, id = std::get<GenerationId>(submitted)] { engine_->cancel(id); });
+}
+
+/// The first time it is told to who watches the program, too.
+void GenerationServer::note_failure(const std::string& failure) {
+  if (failure.empty() || !failure_.empty()) return;
+  failure_ = failure;
+  fmt::print(stderr, "error: the engine has failed: {}\n", failure_);
+}
+
+void GenerationServer::answer_health(const Exchange& exchange) {
+  Json health = {{"status", "loading"}, {"model", model_name_}, {"uptime_s", uptime_s()}};
+  if (engine_ == nullptr) return exchange->answer(later(json_answer(health, 503)));
+  with_status([this, exchange, health](const EngineStatus& status) mutable {
+    health["blocks"] = json_of(status.blocks);
+    health["running"] = status.running.size();
+    health["waiting"] = status.waiting;
+    health["counters"] = json_of(status.counters);
+    health["status"] = !status.failure.empty() ? "failed" : ending_ ? "stopping" : "ok";
+    if (!status.failure.empty()) health["failure"] = status.failure;
+    exchange->answer(json_answer(health, health["status"] == "ok" ? 200 : 503));
+  });
+}
+
+void GenerationServer::answer_metrics(const Exchange& exchange) {
+  const auto answer = [this, exchange](const EngineStatus* status) {
+    HttpAnswer answer;
+    answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    answer.body = metrics_text({uptime_s(), http_.counts(), outputs_, status});
+    exchange->answer(answer);
+  };
+  if (engine_ == nullptr) return answer(nullptr);
+  with_status([answer](const EngineStatus& status) { answer(&status); });
+}
+
+void GenerationServer::answer_state(const Exchange& exchange) {
+  if (engine_ == nullptr) return exchange->answer(not_serving());
+  with_status(
+      [this, exchange](const EngineStatus& status) {
+        exchange->answer(
+            json_answer(page_state(status, {model_name_, uptime_s(), model_.tokenizer != nullptr})));
+      },
+      /*with_cache=*/true);
+}
+
+// How the engine is
+
+/// `use` is called with how the engine is from now on, or not at all if the server ends before.
+void GenerationServer::with_status(std::function<void(const EngineStatus&)> use, bool with_cache) {
+  status_users_.push_back(std::move(use));
+  cache_is_wanted_ = cache_is_wanted_ || with_cache;
+  if (!status_is_coming_) ask_for_status();
+}
+
+/// For all who wait for it; who comes while it is on its way waits for the next one.
+void GenerationServer::ask_for_status() {
+  status_is_coming_ = true;
+  boost::asio::post(*workers_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
+                                users = std::exchange(status_users_, {})] {
+    const auto status = std::make_shared<const EngineStatus>(engine->status(kStatusWait, with_cache));
+    http_.post([this, status, users] {
+      status_is_coming_ = false;
+      note_failure(status->failure);
+      for (const auto& use : users) use(*status);
+      if (!status_users_.empty() && !status_is_coming_) ask_for_status();
+    });
+  });
+}
+
+double GenerationServer::uptime_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,297 @@
+/// @file
+/// See http_connection.h. Read `read_more` to `dispatch` first. Everything runs on the server's thread, so
+/// nothing here is locked.
+#include "common/serving/http_connection.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/status.hpp>
+#include <exception>
+
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+std::string reason_of(unsigned status) {
+  const auto reason = http::obsolete_reason(http::int_to_status(status));
+  return {reason.data(), reason.size()};
+}
+
+std::string path_of(std::string_view target) {
+  return std::string(target.substr(0, target.find('?')));
+}
+
+}  // namespace
+
+/// A request and its answer. It outlives the connection where its handler keeps it.
+class HttpConnection::Exchange final : public HttpExchange {
+ public:
+  Exchange(HttpRequest request, HttpConnection& connection)
+      : HttpExchange(std::move(request)), connection_(&connection) {}
+
+  void answer(const HttpAnswer& answer) override {
+    if (connection_ == nullptr) return;
+    connection_->write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
+    if (request().method != "HEAD") connection_->write(answer.body);
+    finish();
+  }
+
+  void begin_stream(const std::string& content_type) override {
+    if (connection_ == nullptr) return;
+    HttpAnswer head;
+    head.content_type = content_type;
+    chunked_ = connection_->version_ >= 11;  // before that the end of the connection is the end of the answer
+    if (!chunked_) connection_->keep_ = false;
+    connection_->write_head(200, head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  }
+
+  void send(std::string_view part) override {
+    if (connection_ == nullptr || part.empty()) return;
+    connection_->write(chunked_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : std::string(part));
+    if (connection_->unsent_.size() > connection_->owner_.limits().unsent_bytes) connection_->close();
+  }
+
+  void end_stream() override {
+    if (connection_ == nullptr) return;
+    if (chunked_) connection_->write("0\r\n\r\n");
+    finish();
+  }
+
+  void on_departure(std::function<void()> listener) override { listener_ = std::move(listener); }
+  bool departed() const override { return departed_; }
+
+  /// The client is gone, or has all of its answer.
+  void detach(bool answered) {
+    connection_ = nullptr;
+    departed_ = !answered;
+    const std::function<void()> listener = std::move(listener_);
+    if (departed_ && listener) listener();
+  }
+
+ private:
+  void finish() {
+    HttpConnection& connection = *std::exchange(connection_, nullptr);
+    connection.answered_ = true;
+    if (connection.sending_.empty()) connection.all_sent();
+  }
+
+  HttpConnection* connection_;  // nullptr: nothing is to be said any more
+  std::function<void()> listener_;
+  bool chunked_ = false, departed_ = false;
+};
+
+HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
+    : socket_(std::move(socket)), owner_(owner), timer_(socket_.get_executor()) {
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // tokens are small, and awaited
+}
+
+void HttpConnection::start() {
+  set_deadline(owner_.limits().idle);
+  read_more();
+}
+
+void HttpConnection::turn_away() {
+  refuse(error_answer(503, "the server has as many connections as it takes; try again later"));
+  read_more();
+}
+
+// Reading
+
+void HttpConnection::read_more() {
+  if (state_ == State::closed) return;
+  socket_.async_read_some(asio::buffer(incoming_),
+                          [self = shared_from_this()](error_code error, std::size_t bytes) {
+                            if (self->state_ == State::closed) return;
+                            if (error) return self->close();
+                            self->unparsed_.append(self->incoming_.data(), bytes);
+                            self->take_input();
+                            self->read_more();
+                          });
+}
+
+void HttpConnection::take_input() {
+  switch (state_) {
+    case State::idle:
+    case State::reading:
+      return parse();
+    case State::answering:  // of the next request, which waits; but not without end
+      if (unparsed_.size() > owner_.limits().header_bytes) close();
+      return;
+    case State::leaving:
+    case State::closed:
+      unparsed_.clear();
+  }
+}
+
+void HttpConnection::parse() {
+  if (unparsed_.empty()) return;
+  if (state_ == State::idle) {
+    state_ = State::reading;
+    set_deadline(owner_.limits().read);
+    parser_.emplace();
+    parser_->eager(true);
+    parser_->header_limit(static_cast<std::uint32_t>(owner_.limits().header_bytes));
+    parser_->body_limit(owner_.limits().body_bytes);
+    continue_sent_ = false;
+  }
+  while (!unparsed_.empty() && !parser_->is_done()) {
+    error_code error;
+    const std::size_t taken = parser_->put(asio::buffer(unparsed_), error);
+    unparsed_.erase(0, taken);
+    if (error && error != http::error::need_more) return refuse_parse_error(error);
+    if (taken == 0) break;
+  }
+  if (parser_->is_done()) return dispatch();
+  if (unparsed_.size() > owner_.limits().header_bytes)
+    return refuse(error_answer(400, "a chunk of the body begins with too long a line"));
+  if (parser_->is_header_done()) send_continue();
+}
+
+/// A client with a large body may ask whether it is welcome before it sends it.
+void HttpConnection::send_continue() {
+  if (continue_sent_ || !boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return;
+  continue_sent_ = true;
+  write(kContinue);
+}
+
+void HttpConnection::dispatch() {
+  auto message = parser_->release();
+  parser_.reset();
+  state_ = State::answering;
+  clear_deadline();
+  version_ = message.version();
+  keep_ = message.keep_alive();
+  answered_ = false;
+  const auto method = message.method_string(), target = message.target();
+  HttpRequest request{
+      {method.data(), method.size()}, path_of({target.data(), target.size()}), std::move(message.body())};
+  exchange_ = std::make_shared<Exchange>(std::move(request), *this);
+  owner_.handle(exchange_);
+}
+
+void HttpConnection::refuse_parse_error(const error_code& error) {
+  if (error == http::error::header_limit)
+    return refuse(
+        error_answer(431, fmt::format("the header is longer than {} bytes", owner_.limits().header_bytes)));
+  if (error == http::error::body_limit)
+    return refuse(
+        error_answer(413, fmt::format("the body is longer than {} bytes", owner_.limits().body_bytes)));
+  refuse(error_answer(400, "this is not an HTTP request: " + error.message()));
+}
+
+/// Answers something that is no request. Nothing that comes after it can be understood.
+void HttpConnection::refuse(const HttpAnswer& answer) {
+  keep_ = false;
+  write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
+  write(answer.body);
+  leave();
+}
+
+// Writing
+
+void HttpConnection::write_head(unsigned status, const HttpAnswer& answer, std::string_view framing) {
+  owner_.count_response(status);
+  keep_ = keep_ && owner_.keeps_connections();
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nCache-Control: no-store\r\n{}",
+                                 status, reason_of(status), answer.content_type, framing);
+  for (const auto& [name, value] : answer.headers) head += fmt::format("{}: {}\r\n", name, value);
+  if (!keep_) {
+    head += "Connection: close\r\n";
+  } else if (version_ < 11) {
+    head += "Connection: keep-alive\r\n";
+  }
+  write(head + "\r\n");
+}
+
+void HttpConnection::write(std::string_view bytes) {
+  unsent_ += bytes;
+  if (sending_.empty()) send_more();
+}
+
+void HttpConnection::send_more() {
+  sending_ = std::exchange(unsent_, {});
+  if (state_ == State::answering) set_deadline(owner_.limits().write);
+  asio::async_write(socket_, asio::buffer(sending_),
+                    [self = shared_from_this()](error_code error, std::size_t) {
+                      if (self->state_ == State::closed) return;
+                      if (error) return self->close();
+                      self->sending_.clear();
+                      self->unsent_.empty() ? self->all_sent() : self->send_more();
+                    });
+}
+
+/// Nothing is left to be sent, for now.
+void HttpConnection::all_sent() {
+  if (state_ == State::leaving) {
+    error_code ignored;
+    socket_.shutdown(Socket::shutdown_send, ignored);
+    set_deadline(owner_.limits().linger);
+  }
+  if (state_ != State::answering) return;
+  clear_deadline();
+  if (!answered_) return;
+  const auto exchange = std::exchange(exchange_, nullptr);
+  exchange->detach(/*answered=*/true);
+  owner_.exchange_ended(/*answered=*/true);
+  if (state_ == State::closed) return;  // the server has ended
+  if (!keep_) return leave();
+  state_ = State::idle;
+  set_deadline(owner_.limits().idle);
+  parse();  // the next request may be here already
+}
+
+/// The client is to see the end of the connection only after it has read what was sent to it: if the socket
+/// were closed while input is unread, the system would throw that away.
+void HttpConnection::leave() {
+  state_ = State::leaving;
+  parser_.reset();
+  unparsed_.clear();
+  set_deadline(owner_.limits().write);
+  if (sending_.empty()) all_sent();
+}
+
+/// The client is gone, or given up.
+void HttpConnection::close() {
+  if (state_ == State::closed) return;
+  const auto self = shared_from_this();
+  state_ = State::closed;
+  error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+  if (const auto exchange = std::exchange(exchange_, nullptr)) {
+    exchange->detach(/*answered=*/false);
+    owner_.exchange_ended(/*answered=*/false);
+  }
+  owner_.connection_ended(self);
+}
+
+// Time
+
+void HttpConnection::set_deadline(std::chrono::milliseconds time) {
+  timer_.expires_after(time);
+  timer_.async_wait([self = shared_from_this()](error_code error) {
+    const bool moved = self->timer_.expiry() > asio::steady_timer::clock_type::now();
+    if (!error && !moved && self->state_ != State::closed) self->deadline_passed();
+  });
+}
+
+void HttpConnection::clear_deadline() {
+  timer_.expires_at(asio::steady_timer::time_point::max());
+}
+
+void HttpConnection::deadline_passed() {
+  if (state_ != State::reading) return close();
+  refuse(error_answer(408, fmt::format("the request did not end within {} s",
+                                       static_cast<double>(owner_.limits().read.count()) / 1000)));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,27 @@
+/// @file
+/// The page at /: the pool, the block tables and the queue as they are, and a prompt box. One file without
+/// external resources, page.html, which is built into the program.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "common/serving/engine_thread.h"
+#include "common/serving/http_server.h"
+
+namespace kvcache {
+
+/// The page.
+HttpAnswer live_page();
+
+/// What the page tells of the server besides its engine.
+struct PageContext {
+  std::string model;           ///< its name
+  double uptime_s = 0;         ///< since the server began
+  bool has_tokenizer = false;  ///< else prompts are ids
+};
+
+/// What the page shows, as GET /state answers it. Of a large pool only the first blocks are shown.
+nlohmann::ordered_json page_state(const EngineStatus& status, const PageContext& context);
+
+}  // namespace kvcache

@@ -1,0 +1,165 @@
+/// @file
+/// See openai.h.
+#include "common/serving/openai.h"
+
+#include <limits>
+#include <random>
+
+#include "common/serving/request_fields.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+using Json = AnswerForm::Json;
+
+/// Where OpenAI knows no word for it: the text ends because there was no room for more.
+Json reason_of(const std::string& reason) {
+  if (reason.empty()) return nullptr;
+  return reason == "capacity" ? "length" : reason;
+}
+
+Json usage_of(const GenerationSummary& summary) {
+  return {{"prompt_tokens", summary.prompt_tokens},
+          {"completion_tokens", summary.generated_tokens},
+          {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
+}
+
+Json choice_of(std::int64_t index, const std::string& text, const std::string& reason) {
+  return {{"index", index}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", reason_of(reason)}};
+}
+
+class CompletionForm final : public AnswerForm {
+ public:
+  CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream)
+      : id_(std::move(id)), created_(created), model_(std::move(model)), usage_in_stream_(usage_in_stream) {}
+
+  Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
+    Json answer = frame();
+    for (const GeneratedOutput& output : outputs)
+      answer["choices"].push_back(
+          choice_of(std::ssize(answer["choices"]), output.text, output.finish_reason));
+    answer["usage"] = usage_of(summary);
+    return answer;
+  }
+
+  std::vector<Json> parts(const GenerationEvent& event) const override {
+    std::vector<Json> parts;
+    if (!event.text.empty() || !event.finish_reason.empty()) {
+      parts.push_back(frame());
+      parts.back()["choices"].push_back(choice_of(event.sample, event.text, event.finish_reason));
+    }
+    if (event.summary && usage_in_stream_) {
+      parts.push_back(frame());
+      parts.back()["usage"] = usage_of(*event.summary);
+    }
+    return parts;
+  }
+
+ private:
+  Json frame() const {
+    return {{"id", id_},
+            {"object", "text_completion"},
+            {"created", created_},
+            {"model", model_},
+            {"choices", Json::array()}};
+  }
+
+  std::string id_;
+  std::int64_t created_;
+  std::string model_;
+  bool usage_in_stream_;
+};
+
+/// Refuses what would change the text and is not done.
+void refuse_what_is_not_done(const RequestFields& fields) {
+  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
+    if (fields.number(name, -2, 2).value_or(0) != 0)
+      throw RequestError(400, name, fmt::format("{} is not done here; it must be 0 or absent", name));
+  }
+  for (const char* name : {"logit_bias", "suffix"}) {
+    const nlohmann::json* const value = fields.find(name);
+    if (value != nullptr && !value->empty() && *value != "")
+      throw RequestError(400, name, fmt::format("{} is not done here; it must be empty or absent", name));
+  }
+  if (fields.flag("echo").value_or(false))
+    throw RequestError(400, "echo", "echo is not done here; it must be false or absent");
+  if (fields.find("logprobs") != nullptr)
+    throw RequestError(400, "logprobs", "logprobs are not given here; it must be null or absent");
+  const std::optional<std::int64_t> best_of = fields.whole_number("best_of", 1, 1 << 20);
+  if (best_of && *best_of != fields.whole_number("n", 1, 1 << 20).value_or(1))
+    throw RequestError(400, "best_of", "best_of is not done here; it must be n or absent");
+}
+
+/// One text, or one list of token ids; either may stand alone in a list.
+std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+  const nlohmann::json* prompt = fields.find("prompt");
+  if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
+  const bool is_list_of_prompts =
+      prompt->is_array() && !prompt->empty() && (prompt->front().is_string() || prompt->front().is_array());
+  if (is_list_of_prompts) {
+    if (prompt->size() != 1)
+      throw RequestError(
+          400, "prompt",
+          fmt::format("prompt has {} prompts; send each in a request of its own", prompt->size()));
+    prompt = &prompt->front();
+  }
+  std::vector<std::int32_t> ids;
+  if (prompt->is_string()) {
+    ids = encode_prompt(prompt->get<std::string>(), "prompt", model);
+  } else if (prompt->is_array()) {
+    ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
+  } else {
+    throw wrong_value("prompt", "a string or a list of token ids", *prompt);
+  }
+  check_prompt_length(ids, "prompt", model);
+  return ids;
+}
+
+bool wants_usage(const RequestFields& fields) {
+  const nlohmann::json* const options = fields.find("stream_options");
+  if (options == nullptr) return false;
+  if (!options->is_object()) throw wrong_value("stream_options", "an object", *options);
+  const auto found = options->find("include_usage");
+  if (found == options->end() || found->is_null()) return false;
+  if (!found->is_boolean()) throw wrong_value("stream_options.include_usage", "true or false", *found);
+  return found->get<bool>();
+}
+
+std::uint64_t any_seed() {
+  std::random_device random;
+  return static_cast<std::uint64_t>(random()) << 32 | random();
+}
+
+}  // namespace
+
+AskedGeneration read_completion_request(std::string_view body, const ServedModel& model,
+                                        const std::string& id, std::int64_t created) {
+  const RequestFields fields(body);
+  AskedGeneration asked;
+  GenerationRequest& request = asked.request;
+  request.max_tokens = 16;
+  read_common_fields(fields, model, request);
+  refuse_what_is_not_done(fields);
+  SamplingParams& sampling = request.sampling;
+  sampling.temperature = fields.number("temperature", 0, std::numeric_limits<double>::max()).value_or(1);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
+  const std::optional<std::uint64_t> seed = fields.seed("seed");
+  sampling.seed = seed ? *seed : any_seed();
+  fields.text("model");  // there is one, and the answer names it
+  asked.stream = fields.flag("stream").value_or(false);
+  const bool usage_in_stream = wants_usage(fields);
+  request.prompt_ids = prompt_of(fields, model);
+  asked.form = std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream);
+  return asked;
+}
+
+Json list_of_models(const std::string& name, std::int64_t created) {
+  Json list = {{"object", "list"}, {"data", Json::array()}};
+  list["data"].push_back(
+      {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "kv_cache_step_by_step"}});
+  return list;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,474 @@
+// HTTP by itself, with a handler that knows no model: what is answered, what is refused and how, who is left
+// and when, and that a client that leaves is noticed. HT*: cases from reports about other servers.
+#include "common/serving/http_server.h"
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "common/error.h"
+#include "tests/http_client.h"
+
+namespace kvcache {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::chrono::minutes kForEver{2};
+
+/// A number that other threads count up to.
+class Counter {
+ public:
+  void add() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  bool wait_for(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kForEver, [&] { return count_ >= count; });
+  }
+  int count() {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+/// Answers /echo at once, with what it was asked; holds /hold until the test goes on; fails at /fail.
+class AnHttpServer : public testing::Test {
+ protected:
+  void start(const HttpLimits& limits = {}) {
+    server_ = std::make_unique<HttpServer>("127.0.0.1", 0, limits);
+    server_->start([this](const std::shared_ptr<HttpExchange>& exchange) { handle(exchange); });
+  }
+  void TearDown() override {
+    held_.clear();
+    server_.reset();
+  }
+
+  void handle(const std::shared_ptr<HttpExchange>& exchange) {
+    const HttpRequest& request = exchange->request();
+    if (request.path == "/fail") throw std::runtime_error("it went wrong");
+    if (request.path != "/hold") {
+      HttpAnswer answer;
+      answer.body = fmt::format("{} {} {}", request.method, request.path, request.body);
+      return exchange->answer(answer);
+    }
+    exchange->on_departure([this] { departures_.add(); });
+    const std::lock_guard lock(mutex_);
+    held_.push_back(exchange);
+    held_count_.add();
+  }
+  /// Waits until `count` requests are held, and runs `work` with the last of them on the server's thread.
+  template <typename Work>
+  void with_held(int count, const Work& work) {
+    ASSERT_TRUE(held_count_.wait_for(count));
+    std::promise<void> done;
+    server_->post([&] {
+      const std::lock_guard lock(mutex_);
+      work(*held_[static_cast<std::size_t>(count - 1)]);
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  HttpCounts counts() {
+    std::promise<HttpCounts> counts;
+    server_->post([&] { counts.set_value(server_->counts()); });
+    return counts.get_future().get();
+  }
+
+  int port() const { return port_of(server_->address()); }
+  HttpClient connect() const { return HttpClient(port()); }
+  /// The answer to bytes that are sent as they are.
+  HttpResponse answer_to(const std::string& bytes) const {
+    HttpClient client = connect();
+    client.send(bytes);
+    return client.read_response();
+  }
+  void expect_alive() const { EXPECT_EQ(connect().get("/echo").status, 200); }
+
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<HttpExchange>> held_;
+  Counter held_count_, departures_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+HttpAnswer text(const std::string& body) {
+  HttpAnswer answer;
+  answer.body = body;
+  return answer;
+}
+
+TEST_F(AnHttpServer, AnswersRequestsOneAfterTheOther) {
+  start();
+  HttpClient client = connect();
+  for (const char* body : {"", "one", "two"}) {
+    client.send_request("POST", "/echo?query", body);
+    const HttpResponse response = client.read_response();
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.body, fmt::format("POST /echo {}", body));
+    EXPECT_EQ(response.headers.at("content-type"), "application/json");
+    EXPECT_FALSE(response.headers.contains("connection"));
+  }
+  EXPECT_EQ(counts().responses.at(200), 3);
+}
+
+TEST_F(AnHttpServer, DoesNotMindHowRequestsAreCutIntoPieces) {
+  start();
+  HttpClient client = connect();
+  const std::string chunked =
+      "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfir\r\n2;name=value\r\nst\r\n0\r\n\r\n";
+  const std::string plain = "POST /echo HTTP/1.1\r\nContent-Length: 6\r\n\r\nsecond";
+  for (const char byte : chunked + plain) client.send({&byte, 1});
+  EXPECT_EQ(client.read_response().body, "POST /echo first");
+  EXPECT_EQ(client.read_response().body, "POST /echo second");
+  client.send(chunked + plain + plain);  // all at once
+  EXPECT_EQ(client.read_response().body, "POST /echo first");
+  EXPECT_EQ(client.read_response().body, "POST /echo second");
+  EXPECT_EQ(client.read_response().body, "POST /echo second");
+}
+
+TEST_F(AnHttpServer, AnswersInOrderWhatIsAskedBeforeTheAnswer) {
+  start();
+  HttpClient client = connect();
+  client.send_request("POST", "/hold");
+  client.send_request("POST", "/echo", "next");
+  with_held(1, [](HttpExchange& exchange) { exchange.answer(text("held")); });
+  EXPECT_EQ(client.read_response().body, "held");
+  EXPECT_EQ(client.read_response().body, "POST /echo next");
+}
+
+TEST_F(AnHttpServer, KnowsWhenAConnectionEnds) {
+  start();
+  for (const char* request :
+       {"GET /echo HTTP/1.0\r\n\r\n", "GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n"}) {
+    HttpClient client = connect();
+    client.send(request);
+    const HttpResponse response = client.read_response();
+    EXPECT_EQ(response.body, "GET /echo ");
+    EXPECT_EQ(response.headers.at("connection"), "close");
+    EXPECT_TRUE(client.ended_by_server());
+  }
+  HttpClient old = connect();
+  for (int round = 0; round < 2; ++round) {
+    old.send("GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_EQ(old.read_response().headers.at("connection"), "keep-alive");
+  }
+}
+
+TEST_F(AnHttpServer, AnswersAHeadRequestWithoutABody) {
+  start();
+  HttpClient client = connect();
+  client.send_request("HEAD", "/echo");
+  EXPECT_EQ(client.read_response(/*has_body=*/false).headers.at("content-length"), "11");
+  EXPECT_EQ(client.get("/echo").body, "GET /echo ");
+}
+
+TEST_F(AnHttpServer, WelcomesABodyThatAsksFirst) {
+  start();
+  HttpClient client = connect();
+  client.send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(client.read_response().status, 100);
+  client.send("body");
+  EXPECT_EQ(client.read_response().body, "POST /echo body");
+  // And says no instead where it is too long.
+  HttpClient large = connect();
+  large.send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
+  EXPECT_EQ(large.read_response().status, 413);
+}
+
+TEST_F(AnHttpServer, StreamsInPartsAndKeepsTheConnection) {
+  start();
+  HttpClient client = connect();
+  client.send_request("POST", "/hold");
+  with_held(1, [](HttpExchange& exchange) {
+    exchange.begin_stream("text/event-stream");
+    exchange.send("first");
+  });
+  const HttpResponse head = client.read_head();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.headers.at("content-type"), "text/event-stream");
+  EXPECT_EQ(client.read_chunk(), "first") << "before the rest is there";
+  with_held(1, [](HttpExchange& exchange) {
+    exchange.send("");  // nothing, and not the end
+    exchange.send("second");
+    exchange.end_stream();
+  });
+  EXPECT_EQ(client.read_chunk(), "second");
+  EXPECT_EQ(client.read_chunk(), std::nullopt);
+  EXPECT_EQ(client.get("/echo").status, 200);
+}
+
+TEST_F(AnHttpServer, StreamsToAnOldClientUntilTheEndOfTheConnection) {
+  start();
+  HttpClient client = connect();
+  client.send("POST /hold HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n");
+  with_held(1, [](HttpExchange& exchange) {
+    exchange.begin_stream("text/event-stream");
+    exchange.send("first");
+    exchange.send("second");
+    exchange.end_stream();
+  });
+  EXPECT_EQ(client.read_response().body, "firstsecond");
+}
+
+TEST_F(AnHttpServer, SaysWhatWentWrongInAHandler) {
+  start();
+  const HttpResponse response = connect().get("/fail");
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(response.error().at("message"), "it went wrong");
+  expect_alive();
+}
+
+// What is refused
+
+TEST_F(AnHttpServer, RefusesWhatIsNotHttp) {
+  start();
+  for (const char* bytes :
+       {"hello\r\n\r\n", "GET /echo\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n", "G ET /echo HTTP/1.1\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nbad header: x\r\n\r\n", "GET /echo HTTP/1.1\r\nno-colon\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+    const HttpResponse response = answer_to(bytes);
+    EXPECT_EQ(response.status, 400) << bytes;
+    EXPECT_EQ(response.headers.at("connection"), "close") << bytes;
+    EXPECT_NE(response.error().at("message"), "") << bytes;
+  }
+  expect_alive();
+}
+
+// HT7: a length is not believed, and a body without an end is cut off.
+TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
+  start();
+  const auto with_length = [](const std::string& lengths) {
+    return fmt::format("POST /echo HTTP/1.1\r\n{}\r\n", lengths);
+  };
+  EXPECT_EQ(answer_to(with_length("Content-Length: 10000000000\r\n")).status, 413);
+  for (const char* lengths :
+       {"Content-Length: -1\r\n", "Content-Length: 18446744073709551616\r\n", "Content-Length: 1x\r\n",
+        "Content-Length: \r\n", "Content-Length: 3\r\nContent-Length: 4\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"}) {
+    EXPECT_EQ(answer_to(with_length(lengths)).status, 400) << lengths;
+  }
+  expect_alive();
+}
+
+TEST_F(AnHttpServer, CutsOffABodyWithoutAnEnd) {
+  start();
+  HttpClient client = connect();
+  client.send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "4000\r\n" + std::string(0x4000, 'x') + "\r\n";
+  const auto limit = HttpLimits().body_bytes;
+  std::size_t sent = 0;
+  for (; sent < 16 * limit && client.send(chunk); sent += 0x4000) {
+  }
+  // Either the rest was taken until the answer had been read, or the connection was ended on the way.
+  EXPECT_GE(sent, limit);
+  EXPECT_EQ(client.read_head().status, 413);
+  const std::string endless_line = "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;";
+  EXPECT_EQ(answer_to(endless_line + std::string(64 << 10, 'x')).status, 400);
+  expect_alive();
+}
+
+TEST_F(AnHttpServer, RefusesALongHeader) {
+  start();
+  std::string many = "GET /echo HTTP/1.1\r\n";
+  for (int n = 0; n < 2000; ++n) many += fmt::format("X-{}: 1234567890\r\n", n);
+  EXPECT_EQ(answer_to(many + "\r\n").status, 431);
+  EXPECT_EQ(answer_to("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n").status, 431);
+  EXPECT_EQ(answer_to("GET /echo HTTP/1.1\r\nX: " + std::string(8'000, 'x') + "\r\n\r\n").status, 200);
+}
+
+TEST_F(AnHttpServer, LeavesWhoNeverEndsARequest) {
+  HttpLimits limits;
+  limits.read = milliseconds(50);
+  start(limits);
+  for (const char* beginning :
+       {"P", "POST /echo HTTP/1.1\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbod"}) {
+    HttpClient client = connect();
+    client.send(beginning);
+    EXPECT_EQ(client.read_response().status, 408) << beginning;
+    EXPECT_TRUE(client.ended_by_server());
+  }
+  // Nor does it help to send a byte now and then.
+  HttpClient slow = connect();
+  slow.send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  while (slow.send("x")) std::this_thread::yield();
+  EXPECT_EQ(counts().responses.at(408), 4);
+}
+
+TEST_F(AnHttpServer, LeavesWhoAsksNothing) {
+  HttpLimits limits;
+  limits.idle = milliseconds(50);
+  start(limits);
+  EXPECT_TRUE(connect().ended_by_server());
+  HttpClient client = connect();
+  EXPECT_EQ(client.get("/echo").status, 200);
+  EXPECT_TRUE(client.ended_by_server());
+}
+
+TEST_F(AnHttpServer, TurnsAwayWhoIsOneTooMany) {
+  HttpLimits limits;
+  limits.connections = 2;
+  start(limits);
+  HttpClient first = connect(), second = connect();
+  EXPECT_EQ(first.get("/echo").status, 200);
+  EXPECT_EQ(second.get("/echo").status, 200);
+  HttpClient third = connect();
+  EXPECT_EQ(third.read_response().status, 503);
+  EXPECT_TRUE(third.ended_by_server());
+  third.hang_up();
+  first.hang_up();
+  while (counts().connections > 1) std::this_thread::yield();
+  expect_alive();
+}
+
+// Who leaves
+
+// HT1: before the answer, with and without a reset, and when no more will be sent.
+TEST_F(AnHttpServer, NoticesThatAClientLeavesBeforeItsAnswer) {
+  start();
+  int departed = 0;
+  for (const bool half : {false, true}) {
+    HttpClient client = connect();
+    client.send_request("POST", "/hold");
+    ASSERT_TRUE(held_count_.wait_for(departed + 1));
+    half ? client.end_sending() : client.hang_up();
+    EXPECT_TRUE(departures_.wait_for(++departed));
+  }
+  with_held(1, [](HttpExchange& exchange) {
+    EXPECT_TRUE(exchange.departed());
+    exchange.answer(text("to nobody"));  // harmless
+    exchange.begin_stream("text/event-stream");
+    exchange.send("to nobody");
+    exchange.end_stream();
+  });
+  EXPECT_EQ(counts().departures, 2);
+  EXPECT_EQ(counts().connections, 0U);
+  expect_alive();
+}
+
+TEST_F(AnHttpServer, NoticesThatAClientLeavesItsStream) {
+  start();
+  HttpClient client = connect();
+  client.send_request("POST", "/hold");
+  with_held(1, [](HttpExchange& exchange) {
+    exchange.begin_stream("text/event-stream");
+    exchange.send("part");
+  });
+  EXPECT_EQ(client.read_head().status, 200);
+  client.hang_up();  // "part" is unread: a reset
+  EXPECT_TRUE(departures_.wait_for(1));
+}
+
+TEST_F(AnHttpServer, GivesUpAClientThatDoesNotReadItsStream) {
+  HttpLimits limits;
+  limits.unsent_bytes = 16 << 10;
+  limits.socket_bytes = 4 << 10;
+  start(limits);
+  HttpClient client(port(), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/hold");
+  with_held(1, [&](HttpExchange& exchange) {
+    exchange.begin_stream("text/event-stream");
+    // What does not fit into the system's buffers waits in the server's, up to its limit.
+    std::size_t sent = 0;
+    for (const std::string part(1 << 10, 'x'); !exchange.departed() && sent < (1 << 20); sent += part.size())
+      exchange.send(part);
+    EXPECT_TRUE(exchange.departed());
+    EXPECT_LT(sent, 64U << 10);
+  });
+  EXPECT_TRUE(departures_.wait_for(1));
+  expect_alive();
+}
+
+TEST_F(AnHttpServer, GivesUpAClientThatDoesNotReadItsAnswer) {
+  HttpLimits limits;
+  limits.socket_bytes = 4 << 10;
+  limits.write = milliseconds(50);
+  start(limits);
+  HttpClient client(port(), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/hold");
+  with_held(1, [](HttpExchange& exchange) { exchange.answer(text(std::string(1 << 20, 'x'))); });
+  EXPECT_TRUE(departures_.wait_for(1));
+}
+
+TEST_F(AnHttpServer, GivesUpAClientThatSendsWithoutEndWhileItWaits) {
+  start();
+  HttpClient client = connect();
+  client.send_request("POST", "/hold");
+  ASSERT_TRUE(held_count_.wait_for(1));
+  while (client.send(std::string(1 << 10, 'x'))) {
+  }
+  EXPECT_TRUE(departures_.wait_for(1));
+}
+
+// HT8: many streams, many that ask nothing and some that are slow keep nobody waiting.
+TEST_F(AnHttpServer, AnswersBesideManyThatAreBusyIdleOrSlow) {
+  start();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 64; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/hold");
+    with_held(n + 1, [](HttpExchange& exchange) {
+      exchange.begin_stream("text/event-stream");
+      exchange.send("part");
+    });
+  }
+  for (int n = 0; n < 64; ++n) clients.push_back(connect());
+  for (int n = 0; n < 8; ++n) {
+    clients.push_back(connect());
+    clients.back().send("P");
+  }
+  for (int n = 0; n < 20; ++n) expect_alive();
+  EXPECT_EQ(departures_.count(), 0);
+}
+
+// The server's own life
+
+TEST_F(AnHttpServer, EndsWhenWhatHasComeIsAnswered) {
+  start();
+  HttpClient waiting = connect(), asking = connect();
+  waiting.send_request("POST", "/hold");
+  ASSERT_TRUE(held_count_.wait_for(1));
+  server_->post([this] { server_->end_when_answered(); });
+  asking.send_request("GET", "/echo");
+  const HttpResponse last = asking.read_response();
+  EXPECT_EQ(last.status, 200) << "there is still somebody to ask";
+  EXPECT_EQ(last.headers.at("connection"), "close");
+  with_held(1, [](HttpExchange& exchange) { exchange.answer(text("held")); });
+  EXPECT_EQ(waiting.read_response().body, "held");
+  EXPECT_TRUE(waiting.ended_by_server());
+  server_->wait();
+  server_->post([] { ADD_FAILURE() << "the server has ended"; });
+  EXPECT_THROW(connect(), std::runtime_error);
+}
+
+TEST_F(AnHttpServer, EndsAtOnceWhenItIsTold) {
+  start();
+  HttpClient waiting = connect();
+  waiting.send_request("POST", "/hold");
+  ASSERT_TRUE(held_count_.wait_for(1));
+  server_->end();
+  server_->wait();
+  EXPECT_EQ(departures_.count(), 1);
+  EXPECT_TRUE(waiting.ended_by_server());
+}
+
+TEST_F(AnHttpServer, NeedsAPortThatIsFreeAndAnAddressOfThisMachine) {
+  start();
+  EXPECT_THROW(HttpServer("127.0.0.1", port(), {}), RunError);
+  EXPECT_THROW(HttpServer("192.0.2.1", 0, {}), InputError) << "an address for examples, nobody's";
+  EXPECT_THROW(HttpServer("no such host", 0, {}), InputError);
+  const HttpServer by_name("localhost", 0, {});
+  EXPECT_NE(port_of(by_name.address()), 0);
+}
+
+}  // namespace
+}  // namespace kvcache

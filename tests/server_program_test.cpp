@@ -1,0 +1,168 @@
+// --serve as a user runs it: the programs of steps 2 to 4 answer over HTTP what they print without it, say
+// where they listen, and end when they are told to.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/http_client.h"
+#include "tests/report_of.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+const char* const kSteps[] = {"step2_flat_cache", "step3_paged", "step4_prefix_cache"};
+
+/// A server that runs. It is killed with this object, should it still be there.
+class ServerProgram {
+ public:
+  explicit ServerProgram(const std::string& step, Arguments arguments = {}) {
+    arguments.insert(arguments.begin(), {"--serve", "--port", "0"});
+    int out[2];
+    if (pipe(out) != 0) throw std::runtime_error("no pipe");
+    process_ = fork();
+    if (process_ == 0) {
+      setenv("CUDA_VISIBLE_DEVICES", "", 1);
+      dup2(out[1], STDOUT_FILENO);
+      ::close(out[0]);
+      const std::string program = std::string(BINARY_DIR) + "/" + step;
+      std::vector<char*> argv{const_cast<char*>(program.c_str())};
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      execv(program.c_str(), argv.data());
+      _exit(127);
+    }
+    ::close(out[1]);
+    out_ = fdopen(out[0], "r");
+  }
+  ~ServerProgram() {
+    if (process_ > 0) {
+      kill(process_, SIGKILL);
+      waitpid(process_, nullptr, 0);
+    }
+    fclose(out_);
+  }
+  ServerProgram(const ServerProgram&) = delete;
+
+  /// The next line on stdout, waited for; "" at the end.
+  std::string read_line() {
+    char line[200];
+    return fgets(line, sizeof(line), out_) != nullptr ? line : "";
+  }
+  int wait_for_port() { return port_of(read_line()); }
+  void send(int signal) { kill(process_, signal); }
+  /// What waitpid says of the end.
+  int wait_for_end() {
+    int status = 0;
+    waitpid(std::exchange(process_, 0), &status, 0);
+    return status;
+  }
+
+ private:
+  pid_t process_ = 0;
+  FILE* out_ = nullptr;
+};
+
+TEST(ServerProgram, AnswersWhatTheProgramPrints) {
+  const Arguments input{"--prompt", "Once upon a time", "--tokens", "20"};
+  for (const std::string step : kSteps) {
+    const Json expected = report_of(step, input)["sequences"][0];
+    ServerProgram server(step);
+    const std::string line = server.read_line();
+    ASSERT_TRUE(line.starts_with("listening on http://127.0.0.1:")) << line;
+    const Json answer = HttpClient(port_of(line))
+                            .post("/generate", {{"prompt", "Once upon a time"}, {"max_tokens", 20}})
+                            .json();
+    EXPECT_EQ(answer["ids"], expected["output_ids"]) << step;
+    EXPECT_EQ(answer["text"], expected["text"]) << step;
+    EXPECT_EQ(answer["finish_reason"], expected["finish_reason"]) << step;
+    server.send(SIGTERM);
+    EXPECT_EQ(server.wait_for_end(), 0) << "exit code 0";
+    EXPECT_EQ(server.read_line(), "") << "nothing else on stdout";
+  }
+}
+
+TEST(ServerProgram, SamplesWhatTheProgramSamples) {
+  const Json expected =
+      report_of("step4_prefix_cache", {"--prompt", "The wolf", "--tokens", "12", "--samples", "3",
+                                       "--temperature", "0.9", "--top-k", "40", "--seed", "11"});
+  ServerProgram server("step4_prefix_cache");
+  const Json answer = HttpClient(server.wait_for_port())
+                          .post("/generate", {{"prompt", "The wolf"},
+                                              {"max_tokens", 12},
+                                              {"n", 3},
+                                              {"temperature", 0.9},
+                                              {"top_k", 40},
+                                              {"seed", 11}})
+                          .json();
+  for (std::size_t sample = 0; sample < 3; ++sample)
+    EXPECT_EQ(answer["samples"][sample]["ids"], expected["sequences"][sample]["output_ids"]);
+}
+
+TEST(ServerProgram, TakesTheOptionsOfItsCache) {
+  ServerProgram server("step4_prefix_cache", {"--num-blocks", "20", "--block-size", "8", "--system-prompt",
+                                              "Once upon a time there was"});
+  HttpClient client(server.wait_for_port());
+  const Json blocks = client.get("/health").json()["blocks"];
+  EXPECT_EQ(blocks["total"], 20);
+  EXPECT_EQ(blocks["block_size"], 8);
+  EXPECT_EQ(blocks["in_use"], 1) << "the system prompt's";
+  EXPECT_EQ(client.post("/generate", {{"prompt_ids", std::vector<int>(161, 5)}}).status, 422);
+
+  ServerProgram reservations("step2_flat_cache", {"--max-seq-len", "50", "--max-sequences", "3"});
+  HttpClient other(reservations.wait_for_port());
+  EXPECT_EQ(other.post("/generate", {{"prompt_ids", std::vector<int>(51, 5)}}).status, 422);
+  EXPECT_EQ(other.post("/generate", {{"prompt", "x"}, {"n", 4}}).status, 400);
+  EXPECT_EQ(other.get("/state").json()["cells"], "...");
+
+  ServerProgram no_tokenizer("step3_paged", {"--random-weights", "fairytale", "--kv-memory", "8MiB"});
+  HttpClient ids_alone(no_tokenizer.wait_for_port());
+  EXPECT_EQ(ids_alone.post("/generate", {{"prompt_ids", {1, 2}}, {"max_tokens", 3}}).json()["ids"].size(),
+            3U);
+  EXPECT_EQ(ids_alone.get("/v1/models").json()["data"][0]["id"], "random:fairytale");
+}
+
+TEST(ServerProgram, FinishesWhatRunsWhenItIsToldToEnd) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ServerProgram server("step4_prefix_cache");
+    HttpClient client(server.wait_for_port());
+    client.send_request("POST", "/generate",
+                        R"({"prompt": "Once", "max_tokens": 200, "ignore_eos": true, "stream": true})");
+    EXPECT_EQ(client.read_head().status, 200);
+    server.send(signal);
+    int parts = 0;
+    while (client.read_chunk()) ++parts;
+    EXPECT_EQ(parts, 200 + 1) << "all of the stream";
+    EXPECT_EQ(server.wait_for_end(), 0);
+  }
+}
+
+TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});
+  const int port = server.wait_for_port();
+  HttpClient client(port);
+  client.send_request("POST", "/generate", R"({"prompt_ids": [1], "max_tokens": 32000, "stream": true})");
+  EXPECT_EQ(client.read_head().status, 200);
+  server.send(SIGTERM);
+  while (HttpClient(port).get("/health").json()["status"] != "stopping") {
+  }
+  server.send(SIGTERM);
+  const int status = server.wait_for_end();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+TEST(ServerProgram, NeedsAPortAndAnAddress) {
+  ServerProgram server("step3_paged");
+  const std::string port = std::to_string(server.wait_for_port());
+  expect_refusal("step3_paged", {"--serve", "--port", port}, 1,
+                 {"--port " + port + " is taken", "give another"});
+  expect_refusal("step3_paged", {"--serve", "--host", "192.0.2.1"}, 2, {"--host \"192.0.2.1\""});
+  expect_refusal("step3_paged", {"--serve", "--port", "0", "--model", "/nowhere"}, 2, {"/nowhere"});
+}
+
+}  // namespace
+}  // namespace kvcache
