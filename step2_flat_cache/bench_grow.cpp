@@ -124,7 +124,6 @@ void grow_to(benchmark::State& state, Growth growth, bool fresh) {
   const std::int64_t tokens = state.range(0);
   Memory memory(fresh);
   std::int64_t moved = 0, faults = 0;
-  grow(growth, tokens, memory);  // warm-up
   for (auto _ : state) {
     faults = page_faults();
     const double begin = kvcache::seconds_of_this_thread();
