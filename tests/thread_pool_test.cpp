@@ -46,6 +46,25 @@ TEST(ThreadPool, PiecesCoverTheRangeWithoutOverlap) {
   }
 }
 
+TEST(ThreadPool, TasksTakeSubnormalNumbersForZeroAndTheCallerAfterwardsDoesNot) {
+#if !defined(__x86_64__) && !defined(__aarch64__)
+  GTEST_SKIP() << "only on x86-64 and AArch64";
+#endif
+  const volatile float small = 1e-30F, factor = 1e-10F, subnormal = 1e-40F, large = 1e10F;
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<float> products(1000, -1), read(1000, -1);
+    pool.run(1000, [&](std::int64_t index) {
+      products[static_cast<std::size_t>(index)] = small * factor;
+      read[static_cast<std::size_t>(index)] = subnormal * large;
+    });
+    EXPECT_EQ(products, std::vector<float>(1000, 0.0F));
+    EXPECT_EQ(read, std::vector<float>(1000, 0.0F));
+    EXPECT_GT(small * factor, 0.0F);
+    EXPECT_GT(subnormal * large, 0.0F);
+  }
+}
+
 TEST(ThreadPool, EndsCleanlyWhenNothingWasEverRun) {
   const ThreadPool pool(5);
 }

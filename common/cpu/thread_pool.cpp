@@ -28,6 +28,47 @@ void pause() {
 
 constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
 
+/// While it lives, its thread takes subnormal numbers, those below 1.2e-38 in float32, for zero. Weights that
+/// training has driven towards zero make them by the million, many processors need a hundred cycles for each,
+/// and a sum that matters to anybody does not change.
+class NoSubnormals {
+ public:
+#if defined(__x86_64__)
+  NoSubnormals() {
+    _mm_setcsr(before_ | kFlushToZero | kSubnormalsAreZero);
+  }
+  ~NoSubnormals() {
+    _mm_setcsr(before_);
+  }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kSubnormalsAreZero = 0x0040;
+  unsigned before_ = _mm_getcsr();
+#elif defined(__aarch64__)
+  NoSubnormals() {
+    set(before_ | kFlushToZero);
+  }
+  ~NoSubnormals() {
+    set(before_);
+  }
+
+ private:
+  static constexpr std::uint64_t kFlushToZero = 1U << 24U;
+  static std::uint64_t get() {
+    std::uint64_t value;
+    asm volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  static void set(std::uint64_t value) {
+    asm volatile("msr fpcr, %0" : : "r"(value));
+  }
+  std::uint64_t before_ = get();
+#else
+  NoSubnormals() {}   // as the processor has it
+  ~NoSubnormals() {}  // not trivial, so that a local is not called unused
+#endif
+};
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
@@ -53,6 +94,7 @@ void ThreadPool::stop_workers() {
 }
 
 void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
+  const NoSubnormals here;
   if (workers_.empty() || count <= 1) {
     for (std::int64_t index = 0; index < count; ++index) call(task, index);
     return;
@@ -84,6 +126,7 @@ void ThreadPool::work() {
 }
 
 void ThreadPool::worker_loop() {
+  const NoSubnormals here;
   std::uint32_t seen = runs_.load();
   while (!stop_) {
     work();

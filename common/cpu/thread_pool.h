@@ -39,6 +39,7 @@ class ThreadPool {
 
   /// Calls `task(index)` once for each index in [0, count), in any order, on any threads; returns when all
   /// have returned. Tasks must not throw and must not call `run`. Only one thread may call `run` at a time.
+  /// In a task, numbers too small for float32's normal form count as zero, on every thread alike.
   template <typename Task>
   void run(std::int64_t count, const Task& task) {
     run_erased(count, &task,
