@@ -46,21 +46,25 @@ run_tests() {
 }
 
 # Under a sanitizer a kernel runs some fifty times slower. Left out: the tests named Large and HugePool, which move
-# gigabytes or start 65,536 thread blocks and more; and the test of the programs, which run by themselves for a few tokens
-# each. Racecheck is slower still, by the number of accesses to shared memory. It alone does without two long tests of the
-# paged store, without all combinations of parameters and the vocabularies of real models in the choice of ids, as the
-# other tests go through greedy, temperature, top-k and top-p too, and with one reference checkpoint. Three run at a time.
+# gigabytes or start 65,536 thread blocks and more; two long ones of the paged store, but for memcheck; all but one test
+# with whole models; and the programs, except for a few tokens each. Racecheck is slower still, by the number of accesses
+# to shared memory: for it alone the choice of ids does without all combinations of parameters and without the
+# vocabularies of real models, as the other tests go through greedy, temperature, top-k and top-p too, and whole models
+# run in the programs only. Three run at a time.
 run_sanitizers() {
   local tool test name filter step log=$record/sanitizers-$1.txt
   for tool in "$@"; do
     for test in "$build"/bin/cuda_*_test; do
       name=$(basename "$test")
       filter='-*.Large*:*HugePool*'
-      case $tool-$name in
-        *-cuda_program_test) continue ;;
-        racecheck-cuda_reference_test) filter='*ShortTypes*/qwen3_tied' ;;
-        racecheck-cuda_sampling_test) filter="$filter:*AllParameters*:*RealModels*" ;;
-        racecheck-cuda_paged_kv_store_test) filter="$filter:*TwoBatches*:*ManySequences*" ;;
+      case $name in
+        cuda_program_test) continue ;;
+        cuda_reference_test)
+          [ "$tool" = racecheck ] && continue
+          filter='*ShortTypes*/qwen3_tied'
+          ;;
+        cuda_sampling_test) [ "$tool" != racecheck ] || filter="$filter:*AllParameters*:*RealModels*" ;;
+        cuda_paged_kv_store_test) [ "$tool" = memcheck ] || filter="$filter:*TwoBatches*:*ManySequences*" ;;
       esac
       echo "$tool $name $test --gtest_filter=$filter --gtest_brief=1"
     done
