@@ -188,7 +188,7 @@ def main():
     parser.add_argument("--step", choices=["step3_paged", "step4_prefix_cache"], default="step4_prefix_cache",
                         help="which server (default: step4_prefix_cache)")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5, help="requests of each client (default: 5)")
+    parser.add_argument("--rounds", type=int, default=4, help="requests of each client (default: 4)")
     parser.add_argument("--shared", type=int, default=400, help="tokens that all prompts begin with (default: 400)")
     parser.add_argument("--most-own", type=int, default=24, help="tokens of a prompt after these, at most (default: 24)")
     parser.add_argument("--most-tokens", type=int, default=40, help="new tokens, at most (default: 40)")
