@@ -5,7 +5,7 @@ Usage: check_book.py --build FOLDER FILE.md ...
 
 - A ```cpp or ```cuda block follows a line `<!-- code: path -->` and stands in that file, apart from indentation.
 - The commands of a ```console block, `$ command`, are run from the root of a copy of the repository, without a GPU,
-  build/bin being that of FOLDER. What is written below a command is its output: `...` in a line stands for anything, a
+  build/bin being that of FOLDER. A command goes on in the next line where its line ends in a backslash. What is written below a command is its output: `...` in a line stands for anything, a
   line `...` for any number of lines, and a last line `(exit 2)` for that exit code. Nothing below: only success counts.
   A line `<!-- times vary -->` before the block lets each number with a decimal point stand for any other; a line
   `<!-- not run: reason -->` leaves the block out.
@@ -193,6 +193,7 @@ class Command:
     text: str
     output: list  # as written, without trailing empty lines; [] if none is
     times_vary: bool
+    output_line: int  # where the output begins
     exit_code: int = 0
 
 
@@ -200,8 +201,11 @@ def commands(block):
     """The commands of a console block. Lines before the first one are no command's output: they raise ValueError."""
     found = []
     for number, line in enumerate(block.lines, block.line):
-        if line.startswith("$ "):
-            found.append(Command(number, line[2:], [], block.marker == "times vary"))
+        if found and found[-1].output_line == number and found[-1].text.endswith("\\"):
+            found[-1].text += "\n" + line
+            found[-1].output_line += 1
+        elif line.startswith("$ "):
+            found.append(Command(number, line[2:], [], block.marker == "times vary", number + 1))
         elif found:
             found[-1].output.append(line)
         elif line.strip():
@@ -272,7 +276,7 @@ def check_command(page, command, folder):
         written = "there is more output than is written"
     else:
         written = f"not in the output at this place: {command.output[unmatched]}"
-    return [Fault(page.name, command.line + 1 + unmatched, f"{written}\n{shown}")]
+    return [Fault(page.name, command.output_line + unmatched, f"{written}\n{shown}")]
 
 
 def copy_repository(root, build, to):

@@ -162,6 +162,12 @@ class Commands(CheckBook):
             ```
             """)
 
+    def test_may_go_on_in_the_next_line(self):
+        command = "```console\n$ echo one \\\n    two \\\n    three\none two {}\n$ true\n```\n"
+        self.assert_right(command.format("three"))
+        self.assert_fault(command.format("four"), "README.md:5: not in the output", "  | one two three")
+        self.assert_fault("```console\n$ echo one \\\n    >&2 && false\n```\n", "README.md:2: exit code 1")
+
     def test_may_leave_out_lines(self):
         for written in ("...", "...\n42", "the answer\n...", "the answer\n...\n42", "...\ntook ...\n...",
                         "...\n...\n42\n..."):

@@ -67,16 +67,15 @@ class Panel {
 
   /** The blocks, and beside them who refers to them and why. */
   columns() {
-    const { header, isFlat } = this.trace
+    const { header, isFlat, isShared } = this.trace
     const part = (title, ...children) => make("div", { class: "part" }, make("h3", {}, title), ...children)
     const column = (...parts) => make("div", { class: "column" }, ...parts)
-    const isShared = header.step === "step4_prefix_cache"
     const left = header.blocks - this.cells.length
     const note = left > 0 ? [make("p", { class: "note" }, `${left} more blocks are not drawn.`)] : []
     return [
       column(part(isFlat ? "Reservations" : "Pool", this.pool, ...note, this.details)),
       column(part(isFlat ? "Sequences" : "Block tables", this.tables),
-        ...(isFlat ? [] : [part("Free queue, the next first", this.queue)]),
+        ...(isFlat ? [] : [part(`Free ${isShared ? "queue" : "blocks"}, the next first`, this.queue)]),
         ...(isShared ? [part("Hash chain", this.chain)] : []),
         ...(header.host_blocks > 0 ? [part("Host tier", this.host)] : [])),
     ]
@@ -116,13 +115,19 @@ class Panel {
   }
 
   drawFigures() {
-    const { stored, reserved } = fill(this.state)
+    const { isFlat, isShared } = this.trace
+    const { outstanding } = this.state
+    const { stored, planned, reserved } = fill(this.state)
     const blocks = countBlocks(this.state)
-    const waste = reserved > 0 ? `${(100 * (reserved - stored) / reserved).toFixed(1)}%` : "–"
-    const total = this.state.references.length
-    const figures = [["rows computed", this.state.counters.computed], ["tokens stored", stored], ["waste", waste]]
-    figures.push([this.trace.isFlat ? "reservations held" : "blocks in use", `${blocks.in_use} of ${total}`])
-    if (!this.trace.isFlat) figures.push(["cached", blocks.cached], ["free", blocks.free])
+    const empty = reserved - stored - planned
+    const waste = reserved > 0 ? `${(100 * empty / reserved).toFixed(1)}%` : "–"
+    const taken = outstanding ? takenBlocks(outstanding).length : 0
+    const inUse = `${blocks.in_use} of ${this.state.references.length}${taken > 0 ? `, ${taken} planned` : ""}`
+    const figures = [["rows computed", this.state.counters.computed], ["tokens stored", stored]]
+    figures.push([outstanding ? "waste, as planned" : "waste", waste])
+    figures.push([isFlat ? "reservations held" : "blocks in use", inUse])
+    if (isShared) figures.push(["cached", blocks.cached])
+    if (!isFlat) figures.push(["free", blocks.free])
     this.figures.replaceChildren(...figures.map(([name, value]) =>
       make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))))
   }

@@ -120,6 +120,7 @@ function show(entries, tick = 0) {
   page.panels.replaceChildren(...player.panels.map((panel) => panel.element))
   page.panels.className = `beside-${traces.length}`
   page.about.replaceChildren(...entries.map(({ command }) => command ? make("code", {}, command) : ""))
+  for (const key of document.querySelectorAll(".of-sharing")) key.hidden = !traces.some((trace) => trace.isShared)
   page.tick.max = player.axis.last
   go(tick)
 }

@@ -39,6 +39,7 @@ class Trace {
     this.isComplete = this.events.length > 0 && this.events[this.events.length - 1].event === "end"
     this.passes = startsOfPasses(this.events)
     this.isFlat = this.header.step === "step2_flat_cache"
+    this.isShared = this.header.step === "step4_prefix_cache"
   }
 
   get lastMoment() {
@@ -259,11 +260,18 @@ function countBlocks(state) {
   return { free: state.free.length - cached, cached, in_use: state.references.length - state.free.length }
 }
 
-/** Tokens stored in distinct slots, and the slots of all blocks in use. */
+/** Tokens stored in distinct slots, tokens that the outstanding plan will store there, and the slots of all blocks in use. */
 function fill(state) {
   const inUse = state.references.map((_, block) => block).filter((block) => state.references[block] > 0)
-  const stored = inUse.map((block) => blockView(state, block).slots.filter((slot) => slot.is === "stored").length)
-  return { stored: stored.reduce((sum, count) => sum + count, 0), reserved: inUse.length * state.blockSize }
+  const slots = inUse.flatMap((block) => blockView(state, block).slots)
+  const count = (is) => slots.filter((slot) => slot.is === is).length
+  return { stored: count("stored"), planned: count("planned"), reserved: slots.length }
+}
+
+/** The blocks that a plan takes: for copies, for what comes back from the host tier, and for what it computes. */
+function takenBlocks(event) {
+  const filled = [...(event.copies || []), ...(event.swaps_in || [])].map(([, block]) => block)
+  return [...filled, ...(event.fresh || [])].sort((one, other) => one - other)
 }
 
 /** Who holds a block, and at which place of their tables. */
@@ -431,18 +439,42 @@ function planWords(event, before, trace) {
   const running = event.sequences.filter(({ sequence }) => before.sequences.has(sequence))
   const sentences = arriving.map((wanted) => arrivalWords(wanted, event, before))
   if (running.length > 0) sentences.push(growthWords(running))
-  if (event.fresh) sentences.push(takenWords(event.fresh, trace.isFlat))
-  if (event.evicted) sentences.push(`What ${blocksNamed(event.evicted)} held for later is evicted.`)
-  if (event.swaps_out) {
-    const [blocks, slots] = columns(event.swaps_out)
-    sentences.push(`${capital(blocksNamed(blocks))} ${agree(blocks, "moves", "move")} to ${slotsNamed(slots)}.`)
-  }
+  const taken = takenBlocks(event)
+  if (taken.length > 0) sentences.push(takenWords(taken, trace))
+  sentences.push(...evictionWords(event, before))
   if (event.swaps_in) {
     const [slots, blocks] = columns(event.swaps_in)
-    sentences.push(`${capital(slotsNamed(slots))} ${agree(slots, "comes", "come")} back as ${blocksNamed(blocks)}.`)
+    sentences.push(`What ${slotsNamed(slots)} ${agree(slots, "holds", "hold")} will come back as ${blocksNamed(blocks)}.`)
   }
   for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
+}
+
+/** What the pass will do with the evicted. A plan changes no memory, so this is said of what is to come. */
+function evictionWords(event, before) {
+  const sentences = []
+  const [moved, slots] = columns(event.swaps_out || [])
+  const lost = (event.evicted || []).filter((block) => !moved.includes(block))
+  if (moved.length > 0) {
+    sentences.push(`What ${blocksNamed(moved)} ${agree(moved, "holds", "hold")} for later will move to ${slotsNamed(slots)}.`)
+  }
+  const dropped = slots.filter((slot) => before.host[slot] && !isKeptBy(event, before, before.host[slot]))
+  if (dropped.length > 0) sentences.push(`What ${agree(dropped, "stands", "stand")} there now will be dropped.`)
+  const gone = lost.filter((block) => !isKeptBy(event, before, before.contents[block]))
+  if (gone.length > 0) {
+    sentences.push(`What ${blocksNamed(gone)} ${agree(gone, "holds", "hold")} for later will be evicted, and is lost.`)
+  }
+  return sentences
+}
+
+/** Whether a content can be found when the pass of a plan has run. */
+function isKeptBy(event, before, content) {
+  const isSame = (other) => other !== null && other !== undefined && other.identity === content.identity
+  const [moved, slots] = columns(event.swaps_out || [])
+  const [brought] = columns(event.swaps_in || [])
+  const evicted = event.evicted || []
+  return before.contents.some((other, block) => isSame(other) && (moved.includes(block) || !evicted.includes(block)))
+    || before.host.some((other, slot) => isSame(other) && (brought.includes(slot) || !slots.includes(slot)))
 }
 
 /** The firsts and the seconds of pairs. */
@@ -469,8 +501,9 @@ function growthWords(running) {
   return `${names} will store ${counted(rows, "more token")}${each}.`
 }
 
-function takenWords(blocks, isFlat) {
+function takenWords(blocks, { isFlat, isShared }) {
   if (isFlat) return `It takes ${blocksNamed(blocks, true)}, all of it.`
+  if (!isShared) return `${capital(blocksNamed(blocks))} ${agree(blocks, "is", "are")} taken from the free blocks.`
   return `${capital(blocksNamed(blocks))} ${agree(blocks, "leaves", "leave")} the front of the free queue.`
 }
 
@@ -478,7 +511,7 @@ function copyWords(from, to, event) {
   const tables = event.changes.tables || {}
   const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
   const name = letter(writer.sequence)
-  return `${name} is about to write to block ${from}, which others hold too: it gets a copy, block ${to}.`
+  return `${name} is about to write to block ${from}, which others hold too: it will get a copy, block ${to}.`
 }
 
 function commitWords({ sequences, changes }, before) {
@@ -496,7 +529,8 @@ function freeWords({ sequence, reason, changes }, before, { isFlat }) {
   const why = {
     length: `${name} has all its tokens.`,
     stop: `${name} has said its last word.`,
-    capacity: `${name} cannot grow, and nobody could give way: it ends with what it has.`,
+    capacity: isFlat ? `The reservation of ${name} is full: it ends with what it has.`
+      : `${name} cannot grow, and nobody could give way: it ends with what it has.`,
     preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
   }
   const references = Object.entries(changes.references || {})

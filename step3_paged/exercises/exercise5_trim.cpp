@@ -26,6 +26,8 @@
 // Hint: compare how many blocks the new length needs with how many are held.
 #include "step3_paged/exercises/exercise5_trim.h"
 
+#include <stdexcept>
+
 namespace kvcache {
 
 void trim(BlockTable& table, std::int64_t tokens, std::int64_t /*block_size*/, BlockPool& /*pool*/) {

@@ -22,9 +22,9 @@
 //
 // so the result is 0 2 4 0.
 //
-// A block's name is block_hash(parent, ids) of step4_prefix_cache/block_hash.h: `parent` is the hash of the
-// block before it, std::nullopt for a first block, and `ids` are its block_size token ids. Suppose that
-// different blocks have different hashes.
+// A block's name is block_hash(parent, ids) of step4_prefix_cache/block_hash.h, a std::uint64_t: `parent` is
+// the hash of the block before it, std::nullopt for a first block, and `ids` are its block_size token ids.
+// Suppose that different blocks have different hashes.
 //
 // The test plays the same prompts with PrefixCachingManager.
 #include "step4_prefix_cache/exercises/exercise7_prefix_hits.h"
