@@ -5,8 +5,9 @@ Usage: check_book.py --build FOLDER FILE.md ...
 
 - A ```cpp or ```cuda block follows a line `<!-- code: path -->` and stands in that file, apart from indentation.
 - The commands of a ```console block, `$ command`, are run from the root of a copy of the repository, without a GPU,
-  build/bin being that of FOLDER. A command goes on in the next line where its line ends in a backslash. What is written below a command is its output: `...` in a line stands for anything, a
-  line `...` for any number of lines, and a last line `(exit 2)` for that exit code. Nothing below: only success counts.
+  build/bin being that of FOLDER. One that ends in a backslash goes on in the next line. What is written below it is its
+  output: `...` in a line stands for anything, a line `...` for any number of lines, and a last line `(exit 2)` for that
+  exit code. Nothing below: only success counts.
   A line `<!-- times vary -->` before the block lets each number with a decimal point stand for any other; a line
   `<!-- not run: reason -->` leaves the block out.
 - Relative links, images and #anchors lead somewhere; paths and tests named in backticks exist.

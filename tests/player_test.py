@@ -173,6 +173,54 @@ class PlayerTest(unittest.TestCase):
         for step in ("Step 2: A arrives", "Step 3: A arrives", "Step 4: A arrives"):
             self.assertIn(step, live)
 
+    def test_a_plan_is_told_as_what_is_to_come(self):
+        for moment, words in [
+            (7, ["Blocks 4, 5, 3, 2 and 1 leave the front of the free queue.",
+                 "What blocks 3, 2 and 1 hold for later will move to slots 2, 1 and 0 of the host tier."]),
+            (13, ["Blocks 0, 1, 2 and 3 leave the front of the free queue.",
+                  "What block 3 holds for later will move to slot 2 of the host tier.",
+                  "What slot 2 holds now will be dropped.",
+                  "What blocks 1 and 2 hold for later will be evicted, and is lost.",
+                  "What slots 3, 0 and 1 of the host tier hold will come back as blocks 0, 1 and 2."]),
+        ]:
+            self.open(f"?trace=eviction&at={moment}")
+            sentence = self.browser.run("return document.querySelector('.sentence').textContent")
+            for part in words:
+                self.assertIn(part, sentence)
+            self.assertEqual(self.browser.run("return player.panels[0].state.outstanding === null"), False)
+            figures = self.browser.run("return document.querySelector('.figures').textContent")
+            self.assertRegex(figures, r"waste, as planned.*blocks in use\d of 6, \d planned")
+
+    def test_what_is_said_to_be_lost_is_lost_and_nothing_else(self):
+        self.open("?trace=eviction")
+        wrong = self.browser.run("""
+            const { trace } = player.panels[0], wrong = []
+            const names = (state) => new Set([...state.contents, ...state.host].filter((content) => content)
+              .map((content) => content.identity))
+            trace.events.forEach((event, index) => {
+              if (event.event !== "plan") return
+              const before = trace.stateAt(index), there = names(trace.stateAt(index + 2))
+              for (const content of [...before.contents, ...before.host]) {
+                if (content && isKeptBy(event, before, content) !== there.has(content.identity)) wrong.push(index)
+              }
+            })
+            return wrong""")
+        self.assertEqual(wrong, [])
+
+    def test_a_step_without_hashes_does_not_speak_of_what_they_find(self):
+        for trace, is_shared in [("reservations", False), ("preemption", False), ("prefix", True), ("requests", True)]:
+            self.open(f"?trace={trace}")
+            shown = self.browser.run("""
+                return [...document.querySelectorAll(".legend .of-sharing")].map((key) => key.offsetHeight > 0)""")
+            self.assertEqual(shown, [is_shared, is_shared], trace)
+        self.open("?trace=preemption")
+        text = self.browser.run("return player.panels[0].element.textContent")
+        self.assertIn("Free blocks, the next first", text)
+        self.assertNotIn("cached", text)
+        self.open("?trace=reservations&at=11")
+        self.assertIn("The reservation of B is full",
+                      self.browser.run("return document.querySelector('.sentence').textContent"))
+
     def test_what_is_found_is_drawn_as_stored_and_what_is_not_as_planned(self):
         self.open("?trace=prefix&at=4")
         drawn = self.browser.run("""return [0, 1, 2, 3].map((block) =>

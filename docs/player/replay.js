@@ -260,7 +260,7 @@ function countBlocks(state) {
   return { free: state.free.length - cached, cached, in_use: state.references.length - state.free.length }
 }
 
-/** Tokens stored in distinct slots, tokens that the outstanding plan will store there, and the slots of all blocks in use. */
+/** In the blocks in use: tokens stored, tokens that the outstanding plan will store, and all slots. */
 function fill(state) {
   const inUse = state.references.map((_, block) => block).filter((block) => state.references[block] > 0)
   const slots = inUse.flatMap((block) => blockView(state, block).slots)
@@ -268,10 +268,10 @@ function fill(state) {
   return { stored: count("stored"), planned: count("planned"), reserved: slots.length }
 }
 
-/** The blocks that a plan takes: for copies, for what comes back from the host tier, and for what it computes. */
+/** The blocks that a plan takes: for what comes back from the host tier, for copies, and for what it computes. */
 function takenBlocks(event) {
-  const filled = [...(event.copies || []), ...(event.swaps_in || [])].map(([, block]) => block)
-  return [...filled, ...(event.fresh || [])].sort((one, other) => one - other)
+  const filled = [...(event.swaps_in || []), ...(event.copies || [])].map(([, block]) => block)
+  return [...filled, ...(event.fresh || [])]
 }
 
 /** Who holds a block, and at which place of their tables. */
@@ -444,7 +444,8 @@ function planWords(event, before, trace) {
   sentences.push(...evictionWords(event, before))
   if (event.swaps_in) {
     const [slots, blocks] = columns(event.swaps_in)
-    sentences.push(`What ${slotsNamed(slots)} ${agree(slots, "holds", "hold")} will come back as ${blocksNamed(blocks)}.`)
+    const hold = agree(slots, "holds", "hold")
+    sentences.push(`What ${slotsNamed(slots)} ${hold} will come back as ${blocksNamed(blocks)}.`)
   }
   for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
@@ -456,10 +457,13 @@ function evictionWords(event, before) {
   const [moved, slots] = columns(event.swaps_out || [])
   const lost = (event.evicted || []).filter((block) => !moved.includes(block))
   if (moved.length > 0) {
-    sentences.push(`What ${blocksNamed(moved)} ${agree(moved, "holds", "hold")} for later will move to ${slotsNamed(slots)}.`)
+    const hold = agree(moved, "holds", "hold")
+    sentences.push(`What ${blocksNamed(moved)} ${hold} for later will move to ${slotsNamed(slots)}.`)
   }
   const dropped = slots.filter((slot) => before.host[slot] && !isKeptBy(event, before, before.host[slot]))
-  if (dropped.length > 0) sentences.push(`What ${agree(dropped, "stands", "stand")} there now will be dropped.`)
+  if (dropped.length > 0) {
+    sentences.push(`What ${named(dropped, "slot")} ${agree(dropped, "holds", "hold")} now will be dropped.`)
+  }
   const gone = lost.filter((block) => !isKeptBy(event, before, before.contents[block]))
   if (gone.length > 0) {
     sentences.push(`What ${blocksNamed(gone)} ${agree(gone, "holds", "hold")} for later will be evicted, and is lost.`)
