@@ -178,6 +178,7 @@ int bench_serving(std::span<char* const> line) {
 }  // namespace
 }  // namespace kvcache
 
+/// Takes the options of a step's benchmarks, without Google Benchmark's. @return as run_main.
 int main(int argc, char** argv) {
   return kvcache::run_main(
       [&] { return kvcache::bench_serving(std::span(argv, static_cast<std::size_t>(argc))); });

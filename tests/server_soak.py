@@ -6,7 +6,7 @@ greedy. Some hang up in the middle of their stream. Every answer that was not gi
 request gets from a server that has one request at a time; in the end no block is held, there were preemptions, and the
 server is well.
 
-As it is it takes less than a minute; `--rounds 20 --most-tokens 200`, say, makes it a soak.
+As it is it takes less than a minute; `--rounds 200 --most-tokens 200`, say, makes it longer.
 """
 import argparse
 import http.client
@@ -188,7 +188,7 @@ def main():
     parser.add_argument("--step", choices=["step3_paged", "step4_prefix_cache"], default="step4_prefix_cache",
                         help="which server (default: step4_prefix_cache)")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=4, help="requests of each client (default: 4)")
+    parser.add_argument("--rounds", type=int, default=20, help="requests of each client (default: 20)")
     parser.add_argument("--shared", type=int, default=400, help="tokens that all prompts begin with (default: 400)")
     parser.add_argument("--most-own", type=int, default=24, help="tokens of a prompt after these, at most (default: 24)")
     parser.add_argument("--most-tokens", type=int, default=40, help="new tokens, at most (default: 40)")

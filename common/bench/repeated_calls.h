@@ -10,11 +10,11 @@
 namespace kvcache {
 
 /// Counters of what a second holds are named so: they are made of the median call.
-inline constexpr const char* kGigabytesPerSecond = "GB/s at median";
-inline constexpr const char* kGigaflopsPerSecond = "GFLOP/s at median";
-inline constexpr const char* kTeraflopsPerSecond = "TFLOP/s at median";
-inline constexpr const char* kTokensPerSecond = "tokens/s at median";
-inline constexpr const char* kOperationsPerSecond = "operations/s at median";
+inline constexpr const char* kGigabytesPerSecond = "GB/s at median";           ///< 10^9 bytes
+inline constexpr const char* kGigaflopsPerSecond = "GFLOP/s at median";        ///< 10^9 operations
+inline constexpr const char* kTeraflopsPerSecond = "TFLOP/s at median";        ///< 10^12 operations
+inline constexpr const char* kTokensPerSecond = "tokens/s at median";          ///< tokens
+inline constexpr const char* kOperationsPerSecond = "operations/s at median";  ///< of the bookkeeping
 /// The distance of the quartiles in percent of the median: a call that the system broke into moves neither.
 inline constexpr const char* kSpread = "IQR %";
 

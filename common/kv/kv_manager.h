@@ -43,6 +43,7 @@ class KvManager {
   /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
   /// step 4 can.
   virtual void fork(std::int32_t parent, std::int32_t child);
+  /// Whether `fork` and `pin` can be called.
   virtual bool can_fork() const { return false; }
   /// Keeps `sequence` as a prefix that later ones can share, in place of the one kept before. Only step 4
   /// can.

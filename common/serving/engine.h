@@ -33,15 +33,15 @@ namespace kvcache {
 struct GenerationRequest {
   std::vector<std::int32_t> prompt_ids;  ///< at least one, fewer than the context
   std::int64_t max_tokens = 64;          ///< new tokens of each sample; 0: prefill only
-  bool ignore_eos = false;
-  SamplingParams sampling;        ///< sample n draws with the seed `seed + n`, whatever else runs
+  bool ignore_eos = false;               ///< an end-of-sequence id does not end an output
+  SamplingParams sampling;               ///< sample n draws with the seed `seed + n`, whatever else runs
   std::int64_t samples = 1;       ///< outputs of this prompt; where blocks can be shared they fork after it
   std::vector<std::string> stop;  ///< texts that end an output; they are not part of it
 };
 
 /// What a request was, when it has ended.
 struct GenerationSummary {
-  std::int64_t prompt_tokens = 0;
+  std::int64_t prompt_tokens = 0;     ///< as given
   std::int64_t cached_tokens = 0;     ///< of the prompt, not computed when it was admitted first
   std::int64_t generated_tokens = 0;  ///< of all samples, each counted once, however often it was recomputed
   double queue_ms = 0;                ///< from the submission until it was admitted, or ended
@@ -51,7 +51,7 @@ struct GenerationSummary {
 
 /// Something happened to a sample.
 struct GenerationEvent {
-  std::int64_t sample = 0;
+  std::int64_t sample = 0;              ///< from 0
   std::optional<std::int32_t> id = {};  ///< a token was chosen
   /// Text that became certain; the texts of a sample, joined, are its output. It may come later than the id
   /// it belongs to: characters are never cut, and what might become a stop string is held back.
@@ -65,12 +65,13 @@ struct GenerationEvent {
 /// Called by the engine's thread: must not throw, wait, or call the engine.
 using OnGenerationEvent = std::function<void(const GenerationEvent&)>;
 
+/// Names a request towards the engine; whoever adds it chooses.
 using GenerationId = std::uint64_t;
 
 /// What an engine has done so far.
 struct EngineTotals {
-  std::int64_t requests = 0;  ///< ended
-  std::int64_t passes = 0;
+  std::int64_t requests = 0;          ///< ended
+  std::int64_t passes = 0;            ///< computed
   std::int64_t prepared_passes = 0;   ///< of them, planned while the one before was being computed
   std::int64_t computed_tokens = 0;   ///< rows of all passes
   std::int64_t generated_tokens = 0;  ///< told to clients
@@ -78,8 +79,11 @@ struct EngineTotals {
   double host_ms = 0;  ///< between passes: planning anew, telling; a GPU has nothing to do meanwhile
 };
 
+/// Serves requests one pass at a time: takes them in, has the scheduler say who is computed, chooses tokens,
+/// and tells each request's listener. All by whoever calls it; EngineThread gives it a thread.
 class Engine {
  public:
+  /// Of queueing and computing times.
   using Clock = std::chrono::steady_clock;
 
   /// @param tokenizer  for texts; nullptr: there are ids alone, and no stop strings
@@ -102,6 +106,7 @@ class Engine {
            Clock::time_point submitted = Clock::now());
   /// Ends a request wherever it is; what it held is free at once. Harmless for one that is not there.
   void cancel(GenerationId id);
+  /// Ends all that are there.
   void cancel_all();
   /// Tells all that are there that the engine has failed. No other call may follow.
   void fail();
@@ -111,10 +116,10 @@ class Engine {
   /// @throws RunError when logits are not finite, or the device fails.
   bool run_pass();
 
-  std::int64_t queued() const { return queued_; }  ///< requests that were not admitted yet
-  const Scheduler& scheduler() const { return scheduler_; }
-  const KvManager& manager() const { return manager_; }
-  const EngineTotals& totals() const { return totals_; }
+  std::int64_t queued() const { return queued_; }            ///< requests that were not admitted yet
+  const Scheduler& scheduler() const { return scheduler_; }  ///< who runs and who waits
+  const KvManager& manager() const { return manager_; }      ///< who holds what
+  const EngineTotals& totals() const { return totals_; }     ///< since the start
 
  private:
   struct Generation;

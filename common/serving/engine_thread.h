@@ -24,20 +24,21 @@ namespace kvcache {
 struct EngineStatus {
   /// A sequence that holds memory.
   struct Running {
-    std::int32_t sequence = 0;
+    std::int32_t sequence = 0;              ///< the manager's name for it
     std::int64_t tokens = 0;                ///< stored
     std::vector<std::int32_t> block_table;  ///< empty without blocks
   };
-  std::vector<Running> running;  ///< oldest first
-  std::int64_t waiting = 0;      ///< sequences, the preempted among them, and requests that have just come
-  BlocksReport blocks;
-  KvMemoryReport memory;
-  CountersReport counters;  ///< with preemptions
-  EngineTotals totals;
+  std::vector<Running> running;     ///< oldest first
+  std::int64_t waiting = 0;         ///< sequences, the preempted among them, and requests that have just come
+  BlocksReport blocks;              ///< of the pool
+  KvMemoryReport memory;            ///< reserved and used
+  CountersReport counters;          ///< with preemptions
+  EngineTotals totals;              ///< since the start
   std::optional<CacheState> cache;  ///< where it was asked for, and the engine has not failed
   std::string failure;              ///< why the engine has failed; empty: it has not
 };
 
+/// An engine's own thread, and what others may ask of it.
 class EngineThread {
  public:
   /// Why a request was not taken. Neither is the client's fault.

@@ -52,6 +52,7 @@ struct ScheduledSequence {
   std::int64_t preemptions = 0;  ///< forced ones aside
 };
 
+/// How much is computed at a time.
 struct SchedulerSettings {
   /// Rows of a pass at most. No fewer than `max_sequences`, so that all that run get one.
   std::int64_t max_batch_tokens = std::numeric_limits<std::int64_t>::max();
@@ -68,20 +69,22 @@ struct SchedulerSettings {
 struct NextPass {
   /// One sequence of the plan.
   struct Turn {
-    ScheduledSequence* sequence = nullptr;
-    std::int64_t end = 0;  ///< tokens whose K and V exist after the pass
+    ScheduledSequence* sequence = nullptr;  ///< whose turn it is
+    std::int64_t end = 0;                   ///< tokens whose K and V exist after the pass
 
     /// Whether its row of logits says what comes next; not in the middle of a prompt.
     bool complete() const { return end == static_cast<std::int64_t>(sequence->token_ids.size()); }
   };
-  PassPlan plan;
+  PassPlan plan;            ///< what the model computes
   std::vector<Turn> turns;  ///< [plan.sequences], oldest first; empty: nothing to compute
   /// Cannot go on and never will: to be ended (and removed) before the next pass. There are no turns then.
   ScheduledSequence* stuck = nullptr;
 };
 
+/// Says who is computed next, in which memory; by the rules at the head of this file.
 class Scheduler {
  public:
+  /// Of one sequence, before it is left in peace.
   static constexpr std::int64_t kMaxPreemptions = 4;
 
   /// @throws InputError for settings that cannot be, with their values.
@@ -103,6 +106,7 @@ class Scheduler {
   /// that get a token from the pass have kUnknownToken as their last, and those that end with it, whatever it
   /// is, are removed. Changes nothing that `next` would do, but for the time it takes.
   void prepare();
+  /// Whether `prepare` has left a plan that `next` will give.
   bool prepared() const { return prepared_.has_value(); }
 
   const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
