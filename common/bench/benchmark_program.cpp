@@ -62,8 +62,11 @@ std::string wrapped(std::string_view text, std::size_t width) {
 }
 
 void print_benchmark_help(std::string_view what, std::string_view note) {
-  fmt::print("{}\nHow the numbers are made:\n{}\nGoogle Benchmark's options:\n", what,
-             wrapped(note, kLineWidth));
+  fmt::print(
+      "{}\nHow the numbers are made:\n{}\nGoogle Benchmark's options (it calls a benchmark by its name here "
+      "and "
+      "/iterations:1/manual_time; a filter matches any part of that):\n",
+      what, wrapped(note, kLineWidth));
   benchmark::PrintDefaultHelp();
 }
 
