@@ -87,7 +87,8 @@ PagedShape paged_shape(const Program& program) {
   } else {
     shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
     if (options.serve && !options.num_blocks)
-      shape.blocks = std::clamp<std::int64_t>(memory_to_serve(program) / block_bytes, 1, shape.blocks);
+      shape.blocks = std::clamp<std::int64_t>(std::min(memory_to_serve(program), memory.bytes) / block_bytes,
+                                              1, shape.blocks);
   }
   check_fits("a pool", shape.blocks, shape, memory);
   return shape;

@@ -27,7 +27,8 @@ constexpr std::int64_t kSharedTokens = 256;                   // in front of all
 constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
 constexpr std::int64_t kMemory = 8;     // sequences of that length
 constexpr int kRounds = 3;              // one at a time, then many at once
-constexpr int kPairs = 15;              // of runs with and without the prefix cache
+constexpr int kLeastTurns = 9;          // of the same passes with and without the prefix cache,
+constexpr double kLeastSeconds = 8;     // and how long they go on
 
 /// Requests of random lengths, the same every time.
 /// @param shared  tokens that all of them begin with
@@ -53,36 +54,30 @@ struct Outcome {
   std::int64_t tokens = 0;  // generated
   std::size_t running_at_most = 0;
   std::int64_t preemptions = 0;
-  double host_us = 0, host_share = 0;  // per pass; of the time
-  double prepared = 0;                 // of the passes
+  double host_us = 0;   // per pass
+  double prepared = 0;  // of the passes
 
   double tokens_per_s() const { return static_cast<double>(tokens) / seconds; }
 };
 
-/// All requests come at once; the time until the last has ended. `before` are served first and not measured:
-/// they leave a pool in which every block was used.
+/// All requests come at once; the time until the last has ended.
 Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
-              std::int64_t max_sequences, const std::vector<GenerationRequest>& before = {}) {
+              std::int64_t max_sequences) {
   const Cache cache = make_cache(program);
   Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
                 {.max_batch_tokens = 256, .max_sequences = max_sequences});
   Outcome outcome;
+  const Engine::Clock::time_point begin = Engine::Clock::now();
   GenerationId id = 0;
-  for (const std::vector<GenerationRequest>& round : {before, requests}) {
-    const EngineTotals past = engine.totals();
-    const Engine::Clock::time_point begin = Engine::Clock::now();
-    for (const GenerationRequest& request : round) engine.add(id++, request, [](const GenerationEvent&) {});
-    while (engine.run_pass())
-      outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
-    outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
-    const EngineTotals& now = engine.totals();
-    const double host_ms = now.host_ms - past.host_ms, model_ms = now.model_ms - past.model_ms;
-    outcome.tokens = now.generated_tokens - past.generated_tokens;
-    const auto passes = static_cast<double>(now.passes - past.passes);
-    outcome.host_us = host_ms * 1e3 / passes;
-    outcome.prepared = static_cast<double>(now.prepared_passes - past.prepared_passes) / passes;
-    outcome.host_share = host_ms / (host_ms + model_ms);
-  }
+  for (const GenerationRequest& request : requests) engine.add(id++, request, [](const GenerationEvent&) {});
+  while (engine.run_pass())
+    outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+  outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+  const EngineTotals& totals = engine.totals();
+  const auto passes = static_cast<double>(totals.passes);
+  outcome.tokens = totals.generated_tokens;
+  outcome.host_us = totals.host_ms * 1e3 / passes;
+  outcome.prepared = static_cast<double>(totals.prepared_passes) / passes;
   outcome.preemptions = engine.scheduler().preemptions();
   return outcome;
 }
@@ -122,27 +117,64 @@ void compare_batching(Program& program, std::int64_t shared) {
   }
 }
 
-/// Runs with and without the prefix cache in turn, on requests that have nothing in common.
-void measure_prefix_cache(Program& program) {
-  const std::vector<GenerationRequest> requests = requests_of(0, program.model->config());
-  const std::vector<GenerationRequest> before = requests_of(0, program.model->config(), /*seed=*/2);
-  std::vector<double> ratios;
-  double host_share[2] = {};  // of the time, in the last run: off, on
-  for (int pair = 0; pair < kPairs; ++pair) {
-    double rates[2];
-    for (const bool on : {pair % 2 == 0, pair % 2 != 0}) {
-      program.options.prefix_cache = on;
-      const Outcome outcome = serve(program, make_prefix_cache, requests, kRequests, before);
-      rates[on] = outcome.tokens_per_s();
-      host_share[on] = outcome.host_share;
+/// An engine with or without the prefix cache, in a pool in which every block was used.
+struct Contender {
+  Contender(Program& program, bool prefix_cache)
+      : cache((program.options.prefix_cache = prefix_cache, make_prefix_cache(program))),
+        engine(*program.model, *cache.manager, *cache.store, nullptr,
+               {.max_batch_tokens = 256, .max_sequences = kRequests}) {
+    add(requests_of(0, program.model->config(), /*seed=*/2));
+    while (engine.run_pass()) {
     }
-    ratios.push_back(rates[1] / rates[0]);
   }
-  const auto [least, most] = std::ranges::minmax(ratios);
+  void add(const std::vector<GenerationRequest>& requests) {
+    for (const GenerationRequest& request : requests)
+      engine.add(id++, request, [](const GenerationEvent&) {});
+  }
+  /// @return seconds; none if there was nothing to compute
+  std::optional<double> time_pass() {
+    const Engine::Clock::time_point begin = Engine::Clock::now();
+    if (!engine.run_pass()) return std::nullopt;
+    return std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+  }
+
+  Cache cache;
+  Engine engine;
+  GenerationId id = 0;
+};
+
+/// Requests that have nothing in common, with and without the prefix cache. The passes of the two are the
+/// same, and each is followed by its like, so that what disturbs the machine disturbs both.
+void measure_prefix_cache(Program& program) {
+  Contender off(program, false), on(program, true);
+  std::vector<double> ratios;
+  double seconds = 0;
+  for (std::uint32_t turn = 0; turn < kLeastTurns || seconds < kLeastSeconds; ++turn) {
+    const std::vector<GenerationRequest> requests = requests_of(0, program.model->config(), 3 + turn);
+    off.add(requests);
+    on.add(requests);
+    double seconds_off = 0, seconds_on = 0;
+    for (bool on_first = false;; on_first = !on_first) {
+      std::optional<double> pass_on = on_first ? on.time_pass() : std::nullopt;
+      const std::optional<double> pass_off = off.time_pass();
+      if (!on_first) pass_on = on.time_pass();
+      if (!pass_on && !pass_off) break;
+      seconds_off += pass_off.value_or(0);
+      seconds_on += pass_on.value_or(0);
+    }
+    ratios.push_back(seconds_off / seconds_on);
+    seconds += seconds_off + seconds_on;
+  }
+  const auto host_share = [](const Contender& contender) {
+    const EngineTotals& totals = contender.engine.totals();
+    return 100 * totals.host_ms / (totals.host_ms + totals.model_ms);
+  };
   fmt::print(
-      "\nprefix cache on against off, nothing in common: {:.3f} of the speed, the median of {} pairs of runs "
-      "({:.3f} to {:.3f})\nof the time no pass was being computed: {:.2f}% on, {:.2f}% off\n",
-      median(ratios), kPairs, least, most, 100 * host_share[1], 100 * host_share[0]);
+      "\nprefix cache on against off, nothing in common, pass by pass in turn: {:.3f} of the speed, the "
+      "median of {} turns;\nhalf of them lie within {:.1f}%; of the time no pass was being computed: {:.2f}% "
+      "on, "
+      "{:.2f}% off\n",
+      median(ratios), ratios.size(), quartile_distance_percent(ratios), host_share(on), host_share(off));
 }
 
 /// @throws InputError for an option whose value this benchmark sets.

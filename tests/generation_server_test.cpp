@@ -770,12 +770,14 @@ TEST_F(AGenerationServer, TellsItsModelsAndItsMetrics) {
   const Json models = get("/v1/models").json();
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "fairytale");
+  EXPECT_EQ(get("/v1/models/fairytale").json(), models["data"][0]);
+  EXPECT_EQ(get("/v1/models/other").status, 404);
   const HttpResponse metrics = get("/metrics");
   EXPECT_EQ(metrics.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   for (const char* line : {"kvcache_up 1", "kvcache_requests_total 2", "kvcache_generated_tokens_total 6",
                            "kvcache_prefix_hits_total 2", "kvcache_blocks{state=\"in_use\"} 0",
                            "kvcache_outputs_total{reason=\"length\"} 2", "# TYPE kvcache_blocks gauge",
-                           "kvcache_http_responses_total{code=\"200\"} 3"}) {
+                           "kvcache_http_responses_total{code=\"200\"} 4"}) {
     EXPECT_NE(metrics.body.find(std::string("\n") + line + "\n"), std::string::npos) << line;
   }
 }
@@ -795,6 +797,7 @@ TEST_F(AGenerationServer, ShowsWhoHoldsWhichBlocks) {
     const std::string cells = state["cells"];
     EXPECT_EQ(cells.size(), kind == Kind::flat ? 2U : 32U);
     EXPECT_FALSE(state["running"][0]["blocks"].empty());
+    EXPECT_EQ(state["queue"], Json::array());
     for (const std::size_t block : state["running"][0]["blocks"]) EXPECT_EQ(cells[block], '1');
     TearDown();
   }

@@ -124,8 +124,9 @@ TEST_F(AnHttpServer, DoesNotMindHowRequestsAreCutIntoPieces) {
   start();
   HttpClient client = connect();
   const std::string chunked =
-      "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfir\r\n2;name=value\r\nst\r\n0\r\n\r\n";
-  const std::string plain = "POST /echo HTTP/1.1\r\nContent-Length: 6\r\n\r\nsecond";
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3\r\nfir\r\n2;name=value\r\nst\r\n0\r\n\r\n";
+  const std::string plain = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nsecond";
   for (const char byte : chunked + plain) client.send({&byte, 1});
   EXPECT_EQ(client.read_response().body, "POST /echo first");
   EXPECT_EQ(client.read_response().body, "POST /echo second");
@@ -148,7 +149,7 @@ TEST_F(AnHttpServer, AnswersInOrderWhatIsAskedBeforeTheAnswer) {
 TEST_F(AnHttpServer, KnowsWhenAConnectionEnds) {
   start();
   for (const char* request :
-       {"GET /echo HTTP/1.0\r\n\r\n", "GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n"}) {
+       {"GET /echo HTTP/1.0\r\n\r\n", "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"}) {
     HttpClient client = connect();
     client.send(request);
     const HttpResponse response = client.read_response();
@@ -174,13 +175,14 @@ TEST_F(AnHttpServer, AnswersAHeadRequestWithoutABody) {
 TEST_F(AnHttpServer, WelcomesABodyThatAsksFirst) {
   start();
   HttpClient client = connect();
-  client.send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  client.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_EQ(client.read_response().status, 100);
   client.send("body");
   EXPECT_EQ(client.read_response().body, "POST /echo body");
   // And says no instead where it is too long.
   HttpClient large = connect();
-  large.send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
+  large.send(
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
   EXPECT_EQ(large.read_response().status, 413);
 }
 
@@ -232,10 +234,12 @@ TEST_F(AnHttpServer, SaysWhatWentWrongInAHandler) {
 TEST_F(AnHttpServer, RefusesWhatIsNotHttp) {
   start();
   for (const char* bytes :
-       {"hello\r\n\r\n", "GET /echo\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n", "G ET /echo HTTP/1.1\r\n\r\n",
-        "GET /echo HTTP/1.1\r\nbad header: x\r\n\r\n", "GET /echo HTTP/1.1\r\nno-colon\r\n\r\n",
-        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+       {"hello\r\n\r\n", "GET /echo\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n",
+        "G ET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: localhost\r\nbad header: x\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: localhost\r\nno-colon\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     const HttpResponse response = answer_to(bytes);
     EXPECT_EQ(response.status, 400) << bytes;
     EXPECT_EQ(response.headers.at("connection"), "close") << bytes;
@@ -244,11 +248,69 @@ TEST_F(AnHttpServer, RefusesWhatIsNotHttp) {
   expect_alive();
 }
 
+TEST_F(AnHttpServer, NeedsToBeToldOnceWhomARequestIsFor) {
+  start();
+  for (const char* hosts :
+       {"", "Host: localhost\r\nHost: localhost\r\n", "Host: localhost\r\nhost: other\r\n"}) {
+    const HttpResponse response = answer_to(fmt::format("GET /echo HTTP/1.1\r\n{}\r\n", hosts));
+    EXPECT_EQ(response.status, 400) << hosts;
+    EXPECT_EQ(response.headers.at("connection"), "close");
+    EXPECT_NE(response.body.find("Host"), std::string::npos);
+  }
+  EXPECT_EQ(answer_to("GET /echo HTTP/1.0\r\n\r\n").status, 200);
+}
+
+TEST_F(AnHttpServer, TakesAWholeAddressForATarget) {
+  start();
+  for (const auto& [target, path] :
+       std::map<std::string, std::string>{{"http://localhost/echo", "/echo"},
+                                          {"HTTP://127.0.0.1:80/echo?x=/y", "/echo"},
+                                          {"http://[::1]:80", "/"},
+                                          {"http://localhost?x=/y", "/"}}) {
+    // The field does not count then.
+    EXPECT_EQ(answer_to(fmt::format("GET {} HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n", target)).body,
+              fmt::format("GET {} ", path))
+        << target;
+  }
+  EXPECT_EQ(answer_to("GET http://elsewhere.example/echo HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 403);
+}
+
+// A page of another site can give this machine's address a name of its own, and would then be let read what
+// is answered; the name gives it away.
+TEST_F(AnHttpServer, DoesNotAnswerToANameThatOthersGiveThisMachine) {
+  start();
+  const auto asked_for = [this](const std::string& host) {
+    return answer_to(fmt::format("GET /echo HTTP/1.1\r\nHost: {}\r\n\r\n", host));
+  };
+  for (const char* host :
+       {"localhost", "LocalHost:5000", "127.0.0.1", "127.0.0.1:5000", "[::1]", "[::1]:5000", "192.0.2.1", ""})
+    EXPECT_EQ(asked_for(host).status, 200) << host;
+  for (const char* host : {"evil.example", "evil.example:5000", "localhost.evil.example",
+                           "127.0.0.1.evil.example", "notlocalhost"}) {
+    const HttpResponse response = asked_for(host);
+    EXPECT_EQ(response.status, 403) << host;
+    EXPECT_NE(response.body.find(server_->address()), std::string::npos) << host;
+  }
+}
+
+TEST_F(AnHttpServer, DoesNothingForPagesOfOtherSites) {
+  start();
+  const auto asked_from = [this](const char* method, const char* site) {
+    return answer_to(fmt::format("{} /echo HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: {}\r\n\r\n", method,
+                                 site))
+        .status;
+  };
+  EXPECT_EQ(asked_from("POST", "cross-site"), 403);
+  EXPECT_EQ(asked_from("GET", "cross-site"), 200) << "a link, say";
+  for (const char* site : {"same-origin", "same-site", "none"})
+    EXPECT_EQ(asked_from("POST", site), 200) << site;
+}
+
 // HT7: a length is not believed, and a body without an end is cut off.
 TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
   start();
   const auto with_length = [](const std::string& lengths) {
-    return fmt::format("POST /echo HTTP/1.1\r\n{}\r\n", lengths);
+    return fmt::format("POST /echo HTTP/1.1\r\nHost: localhost\r\n{}\r\n", lengths);
   };
   EXPECT_EQ(answer_to(with_length("Content-Length: 10000000000\r\n")).status, 413);
   for (const char* lengths :
@@ -263,7 +325,7 @@ TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
 TEST_F(AnHttpServer, CutsOffABodyWithoutAnEnd) {
   start();
   HttpClient client = connect();
-  client.send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  client.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string chunk = "4000\r\n" + std::string(0x4000, 'x') + "\r\n";
   const auto limit = HttpLimits().body_bytes;
   std::size_t sent = 0;
@@ -272,26 +334,30 @@ TEST_F(AnHttpServer, CutsOffABodyWithoutAnEnd) {
   // Either the rest was taken until the answer had been read, or the connection was ended on the way.
   EXPECT_GE(sent, limit);
   EXPECT_EQ(client.read_head().status, 413);
-  const std::string endless_line = "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;";
+  const std::string endless_line =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;";
   EXPECT_EQ(answer_to(endless_line + std::string(64 << 10, 'x')).status, 400);
   expect_alive();
 }
 
 TEST_F(AnHttpServer, RefusesALongHeader) {
   start();
-  std::string many = "GET /echo HTTP/1.1\r\n";
+  std::string many = "GET /echo HTTP/1.1\r\nHost: localhost\r\n";
   for (int n = 0; n < 2000; ++n) many += fmt::format("X-{}: 1234567890\r\n", n);
   EXPECT_EQ(answer_to(many + "\r\n").status, 431);
-  EXPECT_EQ(answer_to("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n").status, 431);
-  EXPECT_EQ(answer_to("GET /echo HTTP/1.1\r\nX: " + std::string(8'000, 'x') + "\r\n\r\n").status, 200);
+  EXPECT_EQ(answer_to("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status,
+            431);
+  EXPECT_EQ(
+      answer_to("GET /echo HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(8'000, 'x') + "\r\n\r\n").status,
+      200);
 }
 
 TEST_F(AnHttpServer, LeavesWhoNeverEndsARequest) {
   HttpLimits limits;
   limits.read = milliseconds(50);
   start(limits);
-  for (const char* beginning :
-       {"P", "POST /echo HTTP/1.1\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbod"}) {
+  for (const char* beginning : {"P", "POST /echo HTTP/1.1\r\nHost: localhost\r\n",
+                                "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbod"}) {
     HttpClient client = connect();
     client.send(beginning);
     EXPECT_EQ(client.read_response().status, 408) << beginning;
@@ -299,7 +365,7 @@ TEST_F(AnHttpServer, LeavesWhoNeverEndsARequest) {
   }
   // Nor does it help to send a byte now and then.
   HttpClient slow = connect();
-  slow.send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  slow.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
   while (slow.send("x")) std::this_thread::yield();
   EXPECT_EQ(counts().responses.at(408), 4);
 }

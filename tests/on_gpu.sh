@@ -2,14 +2,14 @@
 # What can be seen only on a machine with a GPU: the tests with the label cuda, the same under compute-sanitizer, the
 # kernel benchmarks, and the four programs. Leaves a record in a folder, to be kept under docs/results/.
 #
-# Usage: tests/on_gpu.sh BUILD RECORD [tests] [sanitizers] [benchmarks] [programs]   (all, if none is named; memcheck,
-# racecheck, initcheck or synccheck runs one sanitizer)
+# Usage: tests/on_gpu.sh BUILD RECORD [tests] [sanitizers] [benchmarks] [programs] [servers]   (all, if none is named;
+# memcheck, racecheck, initcheck or synccheck runs one sanitizer)
 set -uo pipefail
 
 [ $# -ge 2 ] || { sed -n 2,7p "$0"; exit 2; }
 build=$1 record=$2
 shift 2
-[ $# -gt 0 ] || set -- tests sanitizers benchmarks programs
+[ $# -gt 0 ] || set -- tests sanitizers benchmarks programs servers
 mkdir -p "$record"
 summary=$record/summary.txt
 failed=0
@@ -58,7 +58,7 @@ run_sanitizers() {
       name=$(basename "$test")
       filter='-*.Large*:*HugePool*'
       case $name in
-        cuda_program_test) continue ;;
+        cuda_program_test | cuda_server_test) continue ;;
         cuda_reference_test)
           [ "$tool" = racecheck ] && continue
           filter='*ShortTypes*/qwen3_tied'
@@ -104,13 +104,20 @@ PYTHON
   done
 }
 
+# Many clients against a pool that is too small for them. A GPU is faster than the clients: few of them fill its pool.
+run_servers() {
+  local soak=(python3 "$(dirname "$0")/server_soak.py" "$build" --device cuda --part 16)
+  note "soak of step 3" step3_paged-soak.txt . "${soak[@]}" --step step3_paged --shared 100 --most-tokens 100
+  note "soak of step 4" step4_prefix_cache-soak.txt . "${soak[@]}"
+}
+
 describe_machine
 for part in "$@"; do
   case $part in
-    tests | benchmarks | programs) run_"$part" ;;
+    tests | benchmarks | programs | servers) run_"$part" ;;
     sanitizers) run_sanitizers memcheck racecheck initcheck synccheck ;;
     memcheck | racecheck | initcheck | synccheck) run_sanitizers "$part" ;;
-    *) echo "error: unknown part '$part'; known are tests, sanitizers (or one by its name), benchmarks, programs" >&2; exit 2 ;;
+    *) echo "error: unknown part '$part'; known are tests, sanitizers (or one by its name), benchmarks, programs, servers" >&2; exit 2 ;;
   esac
 done
 exit $failed

@@ -3,6 +3,7 @@
 A request is typed, cells change colour, the text appears; all of it with the keyboard, as wide as a telephone and as a
 desk's screen, light and dark, and without anything from the network.
 """
+import re
 import subprocess
 import sys
 import unittest
@@ -12,6 +13,7 @@ import browser
 
 TAB, ESCAPE, CONTROL_ENTER = "\ue004", "\ue00c", "\ue009\ue007"
 
+ENDLESS = "The wolf said"  # what follows greedily has no end within a thousand tokens
 LOADED = "return document.readyState === 'complete' && document.querySelectorAll('#pool .cell').length"
 WIDER_THAN_THE_SCREEN = "return document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth"
 OWNED = "return document.querySelectorAll('#pool .owned').length"
@@ -19,6 +21,7 @@ OUTPUT = "return document.querySelector('#outputs .text')?.textContent"
 ENDS = "return [...document.querySelectorAll('#outputs .soft')].map((end) => end.textContent)"
 FIRST_END = "return (document.querySelector('#outputs .soft')?.textContent ?? '')"
 READY = "return !document.getElementById('generate').disabled"
+TOKENS = "return document.querySelectorAll('#numbers dd')[3]?.textContent"
 FOCUS = "return document.activeElement.id"
 
 
@@ -85,6 +88,35 @@ class ServerPageTest(unittest.TestCase):
         self.assertEqual(set(self.ends()) - {"stopped"}, set())
         self.browser.wait_until("return !document.querySelectorAll('#pool .owned').length")
 
+    def test_it_shows_who_waits_and_who_had_to_give_way(self):
+        for step, waiting in (("step3_paged", r"^sequence \d+, \d+ tokens, preempted \d×$"),
+                              ("step4_prefix_cache", r"^sequence \d+, 3 tokens, 4 samples$")):
+            with self.subTest(step=step):
+                self.serve(step, "--num-blocks", "40", "--max-sequences", "4")
+                self.fill(prompt=ENDLESS, temperature=0, tokens=900, times=16)
+                self.browser.click("#generate")
+                self.browser.wait_until("return [...document.querySelectorAll('#queue li')]"
+                                        ".some((item) => new RegExp(arguments[0]).test(item.textContent))", waiting)
+                self.assertEqual(len(self.ends()), 16)
+                # As many streams as the page has do not keep it from hearing how the server is.
+                for _ in range(3):
+                    tokens = self.browser.run(TOKENS)
+                    self.browser.wait_until(TOKENS + " !== arguments[0]", tokens)
+                self.assertFalse(self.browser.run(READY))
+                self.browser.click("#stop")
+                self.browser.wait_until("return document.getElementById('queue-words').textContent === 'Nobody waits.'")
+                self.browser.wait_until(READY)
+
+    def test_many_texts_at_once_are_samples_of_few_requests(self):
+        self.serve("step4_prefix_cache")
+        self.fill(prompt="Once upon a time", tokens=20, times=10)
+        self.browser.click("#generate")
+        self.browser.wait_until(READY)
+        self.assertEqual(sorted(re.search("in . samples; first token after", end)[0][:12] for end in self.ends()),
+                         ["in 2 samples"] * 4 + ["in 3 samples"] * 6)
+        texts = self.browser.run("return [...document.querySelectorAll('#outputs .text')].map((text) => text.textContent)")
+        self.assertEqual(len(set(texts)), 10)
+
     def test_it_says_what_was_refused(self):
         self.serve("step3_paged", "--num-blocks", "2")
         self.fill(prompt="wolf " * 60)
@@ -107,7 +139,7 @@ class ServerPageTest(unittest.TestCase):
             for dark in (False, True):
                 self.browser.set_width(width)
                 self.browser.set_dark(dark)
-                self.fill(tokens=1000, times=4)
+                self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=4)
                 self.browser.click("#generate")
                 self.browser.wait_until("return document.querySelectorAll('#sequences li').length === 4")
                 self.assertFalse(self.browser.run(WIDER_THAN_THE_SCREEN), (width, dark))

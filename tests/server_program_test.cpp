@@ -1,12 +1,7 @@
 // --serve as a user runs it: the programs of steps 2 to 4 answer over HTTP what they print without it, say
 // where they listen, and end when they are told to.
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
+#include "tests/server_program.h"
 
-#include <nlohmann/json.hpp>
-
-#include "tests/http_client.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -16,56 +11,6 @@ using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 
 const char* const kSteps[] = {"step2_flat_cache", "step3_paged", "step4_prefix_cache"};
-
-/// A server that runs. It is killed with this object, should it still be there.
-class ServerProgram {
- public:
-  explicit ServerProgram(const std::string& step, Arguments arguments = {}) {
-    arguments.insert(arguments.begin(), {"--serve", "--port", "0"});
-    int out[2];
-    if (pipe(out) != 0) throw std::runtime_error("no pipe");
-    process_ = fork();
-    if (process_ == 0) {
-      setenv("CUDA_VISIBLE_DEVICES", "", 1);
-      dup2(out[1], STDOUT_FILENO);
-      ::close(out[0]);
-      const std::string program = std::string(BINARY_DIR) + "/" + step;
-      std::vector<char*> argv{const_cast<char*>(program.c_str())};
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      execv(program.c_str(), argv.data());
-      _exit(127);
-    }
-    ::close(out[1]);
-    out_ = fdopen(out[0], "r");
-  }
-  ~ServerProgram() {
-    if (process_ > 0) {
-      kill(process_, SIGKILL);
-      waitpid(process_, nullptr, 0);
-    }
-    fclose(out_);
-  }
-  ServerProgram(const ServerProgram&) = delete;
-
-  /// The next line on stdout, waited for; "" at the end.
-  std::string read_line() {
-    char line[200];
-    return fgets(line, sizeof(line), out_) != nullptr ? line : "";
-  }
-  int wait_for_port() { return port_of(read_line()); }
-  void send(int signal) { kill(process_, signal); }
-  /// What waitpid says of the end.
-  int wait_for_end() {
-    int status = 0;
-    waitpid(std::exchange(process_, 0), &status, 0);
-    return status;
-  }
-
- private:
-  pid_t process_ = 0;
-  FILE* out_ = nullptr;
-};
 
 TEST(ServerProgram, AnswersWhatTheProgramPrints) {
   const Arguments input{"--prompt", "Once upon a time", "--tokens", "20"};
@@ -153,6 +98,20 @@ TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
   server.send(SIGTERM);
   const int status = server.wait_for_end();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+// The second comes before the first was looked at. Two of the same kind are one to the system then.
+TEST(ServerProgram, LosesNoSecondSignalThatComesWithTheFirst) {
+  for (int round = 0; round < 10; ++round) {
+    ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});
+    HttpClient client(server.wait_for_port());
+    client.send_request("POST", "/generate", R"({"prompt_ids": [1], "max_tokens": 32000, "stream": true})");
+    EXPECT_EQ(client.read_head().status, 200);
+    server.send(SIGTERM);
+    server.send(SIGINT);
+    const int status = server.wait_for_end();
+    EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  }
 }
 
 TEST(ServerProgram, NeedsAPortAndAnAddress) {

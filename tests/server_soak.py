@@ -27,8 +27,8 @@ SECONDS = 300  # that a client waits for anything
 class Server:
     """A program that serves, for a `with` statement. It must end well when it is told to."""
 
-    def __init__(self, program, *options):
-        self.command = [program, "--serve", "--port", "0", "--device", "cpu", "--dtype", "f32", *options]
+    def __init__(self, program, device, *options):
+        self.command = [program, "--serve", "--port", "0", "--device", device, "--dtype", "f32", *options]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
@@ -127,15 +127,15 @@ def wait_until_free(server):
 
 
 def soak(knobs, program, alone):
-    """Runs all clients against `program`, whose pool holds a quarter of them. Returns what is wrong, in words."""
+    """Runs all clients against `program`, whose pool holds a part of them. Returns what is wrong, in words."""
     own = math.ceil((knobs.most_own + knobs.most_tokens) / BLOCK)
     shared = math.ceil(knobs.shared / BLOCK)
-    holders = max(1, knobs.clients // 4)
+    holders = max(1, knobs.clients // knobs.part)
     shares = knobs.step == "step4_prefix_cache"
     blocks = shared + holders * own if shares else holders * (shared + own)
     options = ["--num-blocks", str(blocks), "--block-size", str(BLOCK), "--max-sequences", str(knobs.clients)]
     options += ["--host-blocks", str(knobs.host_blocks)] if shares else []
-    with Server(program, *options) as server:
+    with Server(program, knobs.device, *options) as server:
         answers, failures = {}, []
         began, memory = time.monotonic(), server.memory_mib()
         clients = [threading.Thread(target=play, args=(knobs, server, client, answers, failures))
@@ -174,7 +174,7 @@ def answers_alone(knobs, program):
     """What each request gets when nobody else is there."""
     longest = knobs.shared + knobs.most_own + knobs.most_tokens
     options = ["--num-blocks", str(4 * math.ceil(longest / BLOCK)), "--max-sequences", "1"]
-    with Server(program, *options) as server:
+    with Server(program, knobs.device, *options) as server:
         connection = server.connect()
         answers = {(client, round_): ask(connection, request_of(knobs, client, round_))
                    for client in range(knobs.clients) for round_ in range(knobs.rounds)}
@@ -187,7 +187,9 @@ def main():
     parser.add_argument("build", type=Path, help="the folder of a build")
     parser.add_argument("--step", choices=["step3_paged", "step4_prefix_cache"], default="step4_prefix_cache",
                         help="which server (default: step4_prefix_cache)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--part", type=int, default=4, help="of the clients that the pool holds, one in ... (default: 4)")
     parser.add_argument("--rounds", type=int, default=20, help="requests of each client (default: 20)")
     parser.add_argument("--shared", type=int, default=400, help="tokens that all prompts begin with (default: 400)")
     parser.add_argument("--most-own", type=int, default=24, help="tokens of a prompt after these, at most (default: 24)")

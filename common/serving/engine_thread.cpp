@@ -86,6 +86,10 @@ void EngineThread::look() {
   status_.running.clear();
   for (const ScheduledSequence* sequence : scheduler.running())
     status_.running.push_back({sequence->id, sequence->stored, manager.block_table(sequence->id)});
+  status_.queue.clear();
+  for (const ScheduledSequence* sequence : scheduler.waiting())
+    status_.queue.push_back(
+        {sequence->id, std::ssize(sequence->token_ids), 1 + sequence->forks, sequence->preemptions});
   status_.waiting = std::ssize(scheduler.waiting()) + ordered_requests_;
   status_.blocks = manager.blocks();
   status_.memory = manager.memory();

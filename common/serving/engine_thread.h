@@ -28,8 +28,16 @@ struct EngineStatus {
     std::int64_t tokens = 0;                ///< stored
     std::vector<std::int32_t> block_table;  ///< empty without blocks
   };
+  /// A sequence that waits to be admitted, or admitted again.
+  struct Waiting {
+    std::int32_t sequence = 0;     ///< the manager's name for it
+    std::int64_t tokens = 0;       ///< prompt, and output so far
+    std::int64_t samples = 1;      ///< it, and those that will fork from it
+    std::int64_t preemptions = 0;  ///< how often it had to give way
+  };
   std::vector<Running> running;     ///< oldest first
-  std::int64_t waiting = 0;         ///< sequences, the preempted among them, and requests that have just come
+  std::vector<Waiting> queue;       ///< the next to be admitted first
+  std::int64_t waiting = 0;         ///< those in the queue, and requests that have just come
   BlocksReport blocks;              ///< of the pool
   KvMemoryReport memory;            ///< reserved and used
   CountersReport counters;          ///< with preemptions

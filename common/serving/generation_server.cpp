@@ -147,13 +147,15 @@ void GenerationServer::end() {
 
 void GenerationServer::handle(const Exchange& exchange) {
   struct Route {
-    const char *path, *method;
+    std::string path;
+    const char* method;
     std::function<void()> answer;
   };
   const auto read_own = [this](std::string_view body) { return read_generate_request(body, model_); };
   const auto read_openai = [this, number = ++completions_](std::string_view body) {
     return read_completion_request(body, model_, fmt::format("cmpl-{}", number), seconds_of(Clock::now()));
   };
+  const std::int64_t started = seconds_of(started_);
   const Route routes[] = {
       {"/", "GET", [&] { exchange->answer(live_page()); }},
       {"/generate", "POST", [&] { answer_generation(exchange, read_own); }},
@@ -161,13 +163,14 @@ void GenerationServer::handle(const Exchange& exchange) {
       {"/metrics", "GET", [&] { answer_metrics(exchange); }},
       {"/state", "GET", [&] { answer_state(exchange); }},
       {"/v1/completions", "POST", [&] { answer_generation(exchange, read_openai); }},
-      {"/v1/models", "GET",
-       [&] { exchange->answer(json_answer(list_of_models(model_name_, seconds_of(started_)))); }},
+      {"/v1/models", "GET", [&] { exchange->answer(json_answer(list_of_models(model_name_, started))); }},
+      {"/v1/models/" + model_name_, "GET",
+       [&] { exchange->answer(json_answer(described_model(model_name_, started))); }},
   };
   const HttpRequest& request = exchange->request();
   std::vector<std::string> paths;
   for (const Route& route : routes) {
-    paths.emplace_back(route.path);
+    paths.push_back(route.path);
     if (request.path != route.path) continue;
     const bool reads = std::string_view(route.method) == "GET";
     if (request.method == route.method || (reads && request.method == "HEAD")) return route.answer();
@@ -237,6 +240,7 @@ void GenerationServer::answer_health(const Exchange& exchange) {
   if (engine_ == nullptr) return exchange->answer(later(json_answer(health, 503)));
   with_status([this, exchange, health](const EngineStatus& status) mutable {
     health["blocks"] = json_of(status.blocks);
+    health["kv_memory"] = json_of(status.memory);  // step 2 has no blocks
     health["running"] = status.running.size();
     health["waiting"] = status.waiting;
     health["counters"] = json_of(status.counters);
@@ -261,8 +265,8 @@ void GenerationServer::answer_state(const Exchange& exchange) {
   if (engine_ == nullptr) return exchange->answer(not_serving());
   with_status(
       [this, exchange](const EngineStatus& status) {
-        exchange->answer(
-            json_answer(page_state(status, {model_name_, uptime_s(), model_.tokenizer != nullptr})));
+        exchange->answer(json_answer(page_state(
+            status, {model_name_, uptime_s(), model_.tokenizer != nullptr, model_.max_sequences})));
       },
       /*with_cache=*/true);
 }

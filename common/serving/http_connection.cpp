@@ -9,6 +9,7 @@
 #include <boost/beast/http/status.hpp>
 #include <exception>
 
+#include "common/serving/http_request.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -23,10 +24,6 @@ constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 std::string reason_of(unsigned status) {
   const auto reason = http::obsolete_reason(http::int_to_status(status));
   return {reason.data(), reason.size()};
-}
-
-std::string path_of(std::string_view target) {
-  return std::string(target.substr(0, target.find('?')));
 }
 
 }  // namespace
@@ -171,10 +168,8 @@ void HttpConnection::dispatch() {
   version_ = message.version();
   keep_ = message.keep_alive();
   answered_ = false;
-  const auto method = message.method_string(), target = message.target();
-  HttpRequest request{
-      {method.data(), method.size()}, path_of({target.data(), target.size()}), std::move(message.body())};
-  exchange_ = std::make_shared<Exchange>(std::move(request), *this);
+  if (!has_one_host(message)) return refuse(error_answer(400, "a request of HTTP/1.1 needs one Host"));
+  exchange_ = std::make_shared<Exchange>(request_of(std::move(message)), *this);
   owner_.handle(exchange_);
 }
 

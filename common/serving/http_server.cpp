@@ -9,6 +9,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -81,7 +83,11 @@ HttpAnswer error_answer(unsigned status, const std::string& message, const std::
 class HttpServer::Implementation final : public HttpConnectionOwner {
  public:
   Implementation(const std::string& host, int port, const HttpLimits& limits)
-      : limits_(limits), acceptor_(listen_at(io_, host, port, limits)), accept_again_(io_), signals_(io_) {}
+      : limits_(limits),
+        host_(host),
+        acceptor_(listen_at(io_, host, port, limits)),
+        accept_again_(io_),
+        signals_(io_) {}
   ~Implementation() {
     end();
     wait();
@@ -106,8 +112,13 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     signals_.add(SIGINT);
     signals_.async_wait([this, work = std::move(work)](error_code error, int) {
       if (error) return;
-      signals_.clear();  // the next one does what signals do
       work();
+      // The second may be here already: it must not be lost.
+      signals_.async_wait([this](error_code error, int signal) {
+        if (error) return;
+        signals_.clear();  // from here on signals do what they do without a server
+        std::raise(signal);
+      });
     });
   }
 
@@ -132,6 +143,13 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   bool keeps_connections() const override { return !ending_; }
   void count_response(unsigned status) override { ++counts_.responses[status]; }
   void handle(const std::shared_ptr<HttpExchange>& exchange) override {
+    const HttpRequest& request = exchange->request();
+    if (request.cross_site && request.method != "GET" && request.method != "HEAD")
+      return exchange->answer(error_answer(403, "a page of another site may not ask this"));
+    if (listens_to_this_machine_alone() && !is_this_machine(request.host))
+      return exchange->answer(error_answer(
+          403,
+          fmt::format("Host is {}, and only this machine is listened to; ask {}", request.host, address_)));
     try {
       handler_(exchange);
     } catch (const std::exception& error) {
@@ -183,6 +201,15 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     is_one_too_many ? connection->turn_away() : connection->start();
   }
 
+  bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
+  /// A name that nobody else can have given to this machine.
+  bool is_this_machine(const std::string& host) const {
+    error_code is_no_address;
+    asio::ip::make_address(host, is_no_address);
+    return !is_no_address || host.empty() || boost::beast::iequals(host, "localhost") ||
+           boost::beast::iequals(host, host_);
+  }
+
   void end_if_answered() {
     if (std::ranges::none_of(connections_, [](const auto& connection) { return connection->is_busy(); }))
       end_now();
@@ -199,6 +226,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
 
   const HttpLimits limits_;
+  const std::string host_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
   tcp::acceptor acceptor_;

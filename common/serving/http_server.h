@@ -30,9 +30,11 @@ struct HttpLimits {
 
 /// One request, whole.
 struct HttpRequest {
-  std::string method;  ///< "GET", ...
-  std::string path;    ///< without a query
-  std::string body;    ///< empty: none
+  std::string method;       ///< "GET", ...
+  std::string path;         ///< without a query
+  std::string body;         ///< empty: none
+  std::string host;         ///< whom the client believes to ask, without the port; empty: it does not say
+  bool cross_site = false;  ///< a browser says that a page of another site asks
 };
 
 /// A whole answer.
@@ -91,7 +93,9 @@ class HttpServer {
   /// Called with each request.
   using Handler = std::function<void(const std::shared_ptr<HttpExchange>&)>;
 
-  /// Takes the port; connections wait until `start`.
+  /// Takes the port; connections wait until `start`. Pages of other sites that a browser shows cannot ask for
+  /// anything to be done; and where only this machine is listened to, they cannot read anything either, by
+  /// giving its address a name of their own: such a Host is answered 403.
   /// @param host  an address of this machine or a name of it
   /// @param port  0: any that is free
   /// @throws InputError for a host that is not this machine's, RunError for a port that cannot be had.
@@ -110,7 +114,8 @@ class HttpServer {
   void post(std::function<void()> work);
   /// Does so later.
   void post_after(std::chrono::milliseconds time, std::function<void()> work);
-  /// Runs `work` on the server's thread at the first SIGTERM or SIGINT. The second ends the process.
+  /// Runs `work` on the server's thread at the first SIGTERM or SIGINT. The second ends the process, as such
+  /// a signal does.
   void on_signal(std::function<void()> work);
   /// Ends the server as soon as every request that has come is answered; connections are not kept. From the
   /// server's thread.

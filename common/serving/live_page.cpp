@@ -46,6 +46,17 @@ Json sequences_of(const EngineStatus& status) {
   return sequences;
 }
 
+Json queue_of(const EngineStatus& status) {
+  Json queue = Json::array();
+  for (const EngineStatus::Waiting& waiting : status.queue) {
+    queue.push_back({{"sequence", waiting.sequence},
+                     {"tokens", waiting.tokens},
+                     {"samples", waiting.samples},
+                     {"preemptions", waiting.preemptions}});
+  }
+  return queue;
+}
+
 }  // namespace
 
 HttpAnswer live_page() {
@@ -62,8 +73,10 @@ Json page_state(const EngineStatus& status, const PageContext& context) {
   Json state = {{"model", context.model},
                 {"uptime_s", context.uptime_s},
                 {"has_tokenizer", context.has_tokenizer},
+                {"max_sequences", context.max_sequences},
                 {"failure", status.failure},
                 {"waiting", status.waiting},
+                {"queue", queue_of(status)},
                 {"running", sequences_of(status)},
                 {"blocks", json_of(status.blocks)},
                 {"memory", json_of(status.memory)},

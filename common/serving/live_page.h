@@ -16,9 +16,10 @@ HttpAnswer live_page();
 
 /// What the page tells of the server besides its engine.
 struct PageContext {
-  std::string model;           ///< its name
-  double uptime_s = 0;         ///< since the server began
-  bool has_tokenizer = false;  ///< else prompts are ids
+  std::string model;               ///< its name
+  double uptime_s = 0;             ///< since the server began
+  bool has_tokenizer = false;      ///< else prompts are ids
+  std::int64_t max_sequences = 0;  ///< that run at a time
 };
 
 /// What the page shows, as GET /state answers it. Of a large pool only the first blocks are shown.

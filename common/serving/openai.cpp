@@ -155,11 +155,12 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   return asked;
 }
 
+Json described_model(const std::string& name, std::int64_t created) {
+  return {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "kv_cache_step_by_step"}};
+}
+
 Json list_of_models(const std::string& name, std::int64_t created) {
-  Json list = {{"object", "list"}, {"data", Json::array()}};
-  list["data"].push_back(
-      {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "kv_cache_step_by_step"}});
-  return list;
+  return {{"object", "list"}, {"data", Json::array({described_model(name, created)})}};
 }
 
 }  // namespace kvcache

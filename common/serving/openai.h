@@ -18,6 +18,8 @@ namespace kvcache {
 AskedGeneration read_completion_request(std::string_view body, const ServedModel& model,
                                         const std::string& id, std::int64_t created);
 
+/// The answer to GET /v1/models/NAME.
+nlohmann::ordered_json described_model(const std::string& name, std::int64_t created);
 /// The answer to GET /v1/models.
 nlohmann::ordered_json list_of_models(const std::string& name, std::int64_t created);
 
