@@ -28,7 +28,7 @@ FlatCacheShape reservation(const Program& program) {
   }
   const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
   if (program.options.serve) {
-    const std::int64_t fitting = memory_to_serve(program) / (shape.sequences * shape.bytes_per_token);
+    const std::int64_t fitting = program.memory_to_serve / (shape.sequences * shape.bytes_per_token);
     shape.max_seq_len = std::clamp<std::int64_t>(fitting, 1, shape.max_seq_len);
   } else if (wanted > program.memory) {
     shape.max_seq_len = longest_request(program);

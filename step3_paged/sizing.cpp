@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/cli/device.h"
+#include "common/cli/machine.h"
 #include "common/error.h"
 #include "fmt/format.h"
 
@@ -46,9 +46,7 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
 /// needed.
 std::int64_t usable(const Program& program) {
   const Options& options = program.options;
-  const bool takes_the_rest =
-      options.kv_memory_auto || (options.serve && !options.num_blocks && !options.kv_memory_bytes);
-  if (!program.gpu || !takes_the_rest) return program.memory;
+  if (!program.gpu || !(options.kv_memory_auto || options.serve)) return program.memory;
   const ModelConfig& config = program.model->config();
   const std::int64_t tokens = tokens_of_all_requests(program);
   // A part is of 256 positions at least; the query heads of a group are taken 16 at a time.
@@ -87,7 +85,7 @@ PagedShape paged_shape(const Program& program) {
   } else {
     shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
     if (options.serve && !options.num_blocks)
-      shape.blocks = std::clamp<std::int64_t>(std::min(memory_to_serve(program), memory.bytes) / block_bytes,
+      shape.blocks = std::clamp<std::int64_t>(std::min(program.memory_to_serve, memory.bytes) / block_bytes,
                                               1, shape.blocks);
   }
   check_fits("a pool", shape.blocks, shape, memory);
@@ -95,7 +93,7 @@ PagedShape paged_shape(const Program& program) {
 }
 
 void check_host_tier(std::int64_t blocks, const PagedShape& shape) {
-  check_fits("a host tier", blocks, shape, {"this machine's memory", machine_memory()});
+  check_fits("a host tier", blocks, shape, {"this machine's memory", machine_memory().total});
 }
 
 }  // namespace kvcache

@@ -8,7 +8,7 @@
 namespace kvcache {
 
 /// The pool of --num-blocks or --kv-memory, else just as many blocks as the program's requests need together;
-/// with --serve no more of them than memory_to_serve holds.
+/// with --serve no more of them than Program::memory_to_serve holds.
 /// @throws InputError with the numbers, for a size that holds no block or more than the device's memory.
 PagedShape paged_shape(const Program& program);
 

@@ -25,10 +25,8 @@ void check_beside_prefix(const Program& program, const PagedShape& shape) {
   const std::int64_t pinned = shape.blocks_for(static_cast<std::int64_t>(prefix.size()));
   for (std::size_t n = 0; n < program.requests.size(); ++n) {
     const std::vector<std::int32_t>& ids = program.requests[n].prompt_ids;
-    const auto differs = std::ranges::mismatch(ids, prefix).in1;
-    const bool shares = program.options.prefix_cache || differs - ids.begin() == std::ssize(prefix);
     const std::int64_t shared =
-        shares ? std::min(differs - ids.begin(), std::ssize(ids) - 1) / shape.block_size : 0;
+        shared_with_prefix(ids, prefix, shape.block_size, program.options.prefix_cache);
     const std::int64_t own = shape.blocks_for(std::ssize(ids)) - shared;
     if (pinned + own <= shape.blocks) continue;
     throw InputError(

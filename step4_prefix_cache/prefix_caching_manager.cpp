@@ -310,7 +310,10 @@ void PrefixCachingManager::free(std::int32_t id) {
   for (auto block = sequence->second.blocks.rbegin(); block != sequence->second.blocks.rend(); ++block)
     release(*block);
   sequences_.erase(sequence);
-  if (pinned_ == id) pinned_.reset();
+  if (pinned_ == id) {
+    pinned_.reset();
+    pinned_token_ids_.clear();
+  }
 }
 
 void PrefixCachingManager::release(std::int32_t block) {
@@ -334,6 +337,21 @@ void PrefixCachingManager::pin(std::int32_t sequence) {
   if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
   if (pinned_ && *pinned_ != sequence) free(*pinned_);
   pinned_ = sequence;
+  pinned_token_ids_ = sequences_.at(sequence).token_ids;
+}
+
+std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids, std::span<const std::int32_t> prefix,
+                                std::int64_t block_size, bool prefix_cache) {
+  const auto common = std::ranges::mismatch(token_ids, prefix).in1 - token_ids.begin();
+  if (!prefix_cache && common < std::ssize(prefix)) return 0;
+  return std::max<std::int64_t>(0, std::min(common, std::ssize(token_ids) - 1)) / block_size;
+}
+
+std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids) const {
+  const std::int64_t pinned = shape_.blocks_for(std::ssize(pinned_token_ids_));
+  const std::int64_t shared =
+      shared_with_prefix(token_ids, pinned_token_ids_, shape_.block_size, settings_.prefix_cache);
+  return (shape_.blocks - pinned + shared) * shape_.block_size;
 }
 
 // Reports

@@ -24,6 +24,11 @@ struct SharingSettings {
   int hash_bits = 64;            ///< for tests: fewer bits make collisions, which must change nothing
 };
 
+/// Full blocks of a pinned prefix of these ids that a sequence of `token_ids` shares for certain.
+/// @param prefix_cache  blocks are found by their hashes; else a prefix is found as a whole or not at all
+std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids, std::span<const std::int32_t> prefix,
+                                std::int64_t block_size, bool prefix_cache);
+
 /// Blocks have reference counts. A full block can be found by what it holds, also after its last user has
 /// gone, until its memory is needed for something else.
 class PrefixCachingManager final : public KvManager {
@@ -45,6 +50,7 @@ class PrefixCachingManager final : public KvManager {
   void pin(std::int32_t sequence) override;
 
   std::int64_t capacity() const override { return shape_.blocks * shape_.block_size; }
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override;
   KvMemoryReport memory() const override;
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override;
   std::int64_t cached_tokens(std::int32_t sequence) const override;
@@ -132,7 +138,8 @@ class PrefixCachingManager final : public KvManager {
   HostTier host_;
   std::unordered_map<std::int32_t, Sequence> sequences_;
   std::optional<std::int32_t> pinned_;
-  std::uint64_t identities_ = 0;  // given out so far
+  std::vector<std::int32_t> pinned_token_ids_;  // of that sequence
+  std::uint64_t identities_ = 0;                // given out so far
   CountersReport counters_;
   Pending pending_;
 };

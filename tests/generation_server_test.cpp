@@ -117,7 +117,7 @@ class AGenerationServer : public testing::Test {
     const Tokenizer* const tokenizer = served.has_tokenizer ? tokenizer_ : nullptr;
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
     door_ = std::make_unique<EngineThread>(*engine_, served.max_queued);
-    const ServedModel model{"fairytale", &model_->config(), tokenizer, cache_->manager->capacity(),
+    const ServedModel model{"fairytale", &model_->config(), tokenizer, cache_->manager.get(),
                             served.scheduler.max_sequences};
     std::promise<void> ready;
     serving_ = std::thread([this, model, &ready] {

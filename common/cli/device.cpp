@@ -37,10 +37,6 @@ class NothingKept final : public KvStore {
 
 }  // namespace
 
-std::int64_t machine_memory() {
-  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-}
-
 #ifdef WITH_CUDA
 
 std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted) {

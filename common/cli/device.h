@@ -30,9 +30,6 @@ DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu);
 std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
                                         ThreadPool& pool, const std::shared_ptr<const cuda::Device>& gpu);
 
-/// Bytes of memory that the machine has.
-std::int64_t machine_memory();
-
 /// Bytes of the GPU's memory that nothing holds now.
 std::int64_t free_memory(const cuda::Device& gpu);
 

@@ -2,9 +2,12 @@
 /// See machine.h.
 #include "common/cli/machine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <fstream>
+#include <optional>
+#include <vector>
 
 #include "common/error.h"
 
@@ -25,6 +28,35 @@ std::string cpu_name() {
   return "a CPU without a name";
 }
 
+/// The number behind `name` in a file of lines such as "MemTotal: 24000 kB", in bytes; 0 without it.
+std::int64_t kilobytes(const std::filesystem::path& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// The number that a file holds; nothing if it holds none ("max") or is not there.
+std::optional<std::int64_t> number_in(const std::filesystem::path& path) {
+  std::int64_t number = 0;
+  return std::ifstream(path) >> number ? std::optional(number) : std::nullopt;
+}
+
+/// The groups that limit this process, the innermost first: a line of the file is "0::/outer/inner".
+std::vector<std::filesystem::path> cgroups(const std::filesystem::path& root) {
+  std::filesystem::path group;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("0::/")) group = line.substr(4);
+  }
+  const std::filesystem::path all = root / "sys/fs/cgroup";
+  std::vector<std::filesystem::path> groups;
+  for (; !group.empty(); group = group.parent_path()) groups.push_back(all / group);
+  groups.push_back(all);
+  return groups;
+}
+
 std::string gpu_name() {
 #ifdef WITH_CUDA
   return cuda::Device().name();
@@ -40,6 +72,19 @@ std::string today() {
   char text[sizeof "2026-01-31"];
   std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
   return text;
+}
+
+MachineMemory machine_memory(const std::filesystem::path& root) {
+  MachineMemory memory{kilobytes(root / "proc/meminfo", "MemTotal"),
+                       kilobytes(root / "proc/meminfo", "MemAvailable")};
+  for (const std::filesystem::path& group : cgroups(root)) {
+    const std::optional<std::int64_t> limit = number_in(group / "memory.max");
+    if (!limit) continue;
+    memory.total = std::min(memory.total, *limit);
+    const std::int64_t used = number_in(group / "memory.current").value_or(0);
+    memory.available = std::clamp<std::int64_t>(*limit - used, 0, memory.available);
+  }
+  return memory;
 }
 
 std::string processor_name(const std::string& device) {

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "common/cli/device.h"
+#include "common/cli/machine.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
 #include "common/error.h"
@@ -84,13 +85,14 @@ std::int64_t length_of(const Request& request, const Program& program) {
 }
 
 /// Bytes that K and V can take. On a GPU they share its memory with the activations of a pass; how much those
-/// need is tried out where the cache is to take all the rest.
+/// need is tried out where the cache is to take all the rest, and where passes are still to come that nobody
+/// knows yet.
 std::int64_t memory_for_kv(const Program& program) {
-  if (!program.gpu) return machine_memory();
+  if (!program.gpu) return machine_memory().total;
   const Options& options = program.options;
   const bool is_sized = options.max_seq_len || options.num_blocks || options.kv_memory_bytes;
   const bool takes_the_rest =
-      options.kv_memory_auto || (!is_sized && (options.serve || program.step == Step::flat_cache));
+      options.kv_memory_auto || options.serve || (!is_sized && program.step == Step::flat_cache);
   if (!takes_the_rest) return free_memory(*program.gpu);
   // What a server computes in one pass has a bound, but for the prefix that it pins.
   const std::int64_t rows = options.serve ? options.max_batch_tokens : longest_request(program);
@@ -135,6 +137,7 @@ Program load_program(Step step, Options options) {
                   .pool = {},
                   .gpu = {},
                   .memory = 0,
+                  .memory_to_serve = 0,
                   .tokenizer = {},
                   .model = {},
                   .requests = {},
@@ -165,6 +168,7 @@ Program load_program(Step step, Options options) {
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
   program.memory = memory_for_kv(program);
+  program.memory_to_serve = program.gpu ? program.memory : machine_memory().available / 2;
   return program;
 }
 
@@ -188,10 +192,6 @@ std::int64_t tokens_of_all_requests(const Program& program) {
   std::int64_t tokens = 0;
   for (const Request& request : program.requests) tokens += length_of(request, program);
   return tokens;
-}
-
-std::int64_t memory_to_serve(const Program& program) {
-  return program.gpu ? program.memory : program.memory / 2;
 }
 
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {

@@ -30,8 +30,11 @@ struct Program {
   std::unique_ptr<ThreadPool> pool;         ///< for everything that runs on the CPU
   std::shared_ptr<const cuda::Device> gpu;  ///< none: the model runs on the CPU
   std::int64_t memory;                      ///< bytes that K and V can take
-  std::optional<Tokenizer> tokenizer;       ///< none with random weights
-  std::unique_ptr<Transformer> model;       ///< weights loaded, on the device
+  /// That a server takes for them at most where the command line does not say how many: half of what the
+  /// machine has left beside the weights, or what a GPU has.
+  std::int64_t memory_to_serve;
+  std::optional<Tokenizer> tokenizer;  ///< none with random weights
+  std::unique_ptr<Transformer> model;  ///< weights loaded, on the device
   /// In the order of the command line, samples of one prompt together. With --serve nobody has asked yet:
   /// then these are what memory is made for, as many whole contexts as can run at a time.
   std::vector<Request> requests;
@@ -60,10 +63,6 @@ void add_demo_prompts(Options& options);
 std::int64_t longest_request(const Program& program);
 /// The same of all requests together.
 std::int64_t tokens_of_all_requests(const Program& program);
-
-/// Bytes of K and V that a server takes at most where the command line does not say how many: half of the
-/// machine's memory, or what a GPU has left.
-std::int64_t memory_to_serve(const Program& program);
 
 /// @throws InputError for a prompt that `manager` could never hold, with the numbers and the `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);

@@ -51,6 +51,9 @@ class KvManager {
 
   /// The most tokens that one sequence could ever hold, were it alone.
   virtual std::int64_t capacity() const = 0;
+  /// The same for one that begins with `token_ids`, beside the pinned prefix. It may be asked while another
+  /// thread uses the manager, but not while a prefix is being pinned.
+  virtual std::int64_t capacity_for(std::span<const std::int32_t>) const { return capacity(); }
   /// Memory reserved and used now.
   virtual KvMemoryReport memory() const = 0;
   /// The blocks a sequence holds, in order; none without blocks.

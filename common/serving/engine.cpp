@@ -14,6 +14,8 @@
 namespace kvcache {
 namespace {
 
+constexpr std::int32_t kPinnedSequence = 0;  // no other has this id
+
 double ms_between(Engine::Clock::time_point begin, Engine::Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
 }
@@ -50,9 +52,10 @@ Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t num
 
 void Engine::check(const GenerationRequest& request) const {
   check_prompt("prompt_ids", request.prompt_ids, model_.config());
-  if (std::ssize(request.prompt_ids) > manager_.capacity()) {
-    throw InputError(fmt::format("prompt_ids has {} tokens and the cache holds at most {} of one sequence",
-                                 request.prompt_ids.size(), manager_.capacity()));
+  if (const std::int64_t capacity = manager_.capacity_for(request.prompt_ids);
+      std::ssize(request.prompt_ids) > capacity) {
+    throw InputError(fmt::format("prompt_ids has {} tokens and the cache holds at most {} of such a sequence",
+                                 request.prompt_ids.size(), capacity));
   }
   if (request.max_tokens < 0)
     throw InputError(fmt::format("max_tokens is {}; it must be 0 or more", request.max_tokens));
@@ -70,7 +73,7 @@ void Engine::check(const GenerationRequest& request) const {
 }
 
 void Engine::pin(std::span<const std::int32_t> token_ids) {
-  pin_prefix(model_, manager_, store_, token_ids, fresh_sequence());
+  pin_prefix(model_, manager_, store_, token_ids, kPinnedSequence);
 }
 
 void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
@@ -122,9 +125,10 @@ void Engine::fail() {
   queued_ = 0;
 }
 
-/// Ids come round after 2^31 sequences; none is so old that it would still be there.
+/// Ids come round after 2^31 sequences; none is so old that it would still be there, but for the pinned one.
 std::int32_t Engine::fresh_sequence() {
-  last_sequence_ = last_sequence_ == std::numeric_limits<std::int32_t>::max() ? 0 : last_sequence_ + 1;
+  static_assert(kPinnedSequence == 0);
+  last_sequence_ = last_sequence_ == std::numeric_limits<std::int32_t>::max() ? 1 : last_sequence_ + 1;
   return last_sequence_;
 }
 
@@ -158,7 +162,7 @@ bool Engine::run_pass() {
   return true;
 }
 
-/// With a sample end those that would have forked from it.
+/// Samples that were to fork from it end with it.
 void Engine::end_stuck(Sample& sample) {
   std::vector<Sample*> samples;
   for (Sample& other : sample.generation.samples) {

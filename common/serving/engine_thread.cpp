@@ -78,6 +78,7 @@ void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
   queued_requests_ = engine_.queued();
+  status_.waiting = std::ssize(engine_.scheduler().waiting()) + ordered_requests_;  // in a long pass to come
 }
 
 void EngineThread::look() {

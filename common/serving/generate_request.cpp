@@ -103,10 +103,10 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
         422, name,
         fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
                     length, context));
-  if (length > model.capacity)
+  if (const std::int64_t capacity = model.manager->capacity_for(ids); length > capacity)
     throw RequestError(422, name,
-                       fmt::format("{} has {} tokens and the cache holds at most {} of one sequence", name,
-                                   length, model.capacity));
+                       fmt::format("{} has {} tokens and the cache holds at most {} of such a sequence", name,
+                                   length, capacity));
 }
 
 AskedGeneration read_generate_request(std::string_view body, const ServedModel& model) {

@@ -21,7 +21,7 @@ struct ServedModel {
   std::string name;                ///< as clients know it
   const ModelConfig* config;       ///< of the model
   const Tokenizer* tokenizer;      ///< nullptr: there are ids alone
-  std::int64_t capacity = 0;       ///< tokens that the cache holds of one sequence
+  const KvManager* manager;        ///< asked for its capacity alone
   std::int64_t max_sequences = 0;  ///< running at a time
 };
 

@@ -23,12 +23,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-/// One reads requests while the other waits for the engine to tell how it is.
-constexpr std::size_t kWorkers = 2;
 /// What GET /health waits at most: a pass of a large model may take longer.
 constexpr milliseconds kStatusWait{500};
-/// From when the last requests are cancelled until everything must have ended.
-constexpr milliseconds kLastAnswers{1'500};
+/// From when the last requests are cancelled until those that the engine, which may be in a long pass, has
+/// not ended are told so all the same; and from then until everything must have ended.
+constexpr milliseconds kCancelling{600}, kLastAnswers{300};
 
 using Clock = std::chrono::system_clock;
 std::int64_t seconds_of(Clock::time_point time) {
@@ -65,7 +64,17 @@ class GenerationServer::Answering {
   void hear(const GenerationEvent& event) {
     if (done_ || exchange_->departed()) return;
     if (!begun_ && ends_early(event)) return refuse(event.finish_reason);
-    stream_ ? send(event) : collect(event);
+    GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
+    output.finish_reason = event.finish_reason;
+    stream_ ? send(event) : collect(event, output);
+  }
+  /// Ends it without the engine.
+  void cancel() {
+    for (std::int64_t sample = 0; sample < std::ssize(outputs_); ++sample) {
+      if (outputs_[static_cast<std::size_t>(sample)].finish_reason.empty())
+        hear({.sample = sample, .finish_reason = "cancelled"});
+    }
+    if (!done_ && !exchange_->departed()) end_stream();
   }
 
  private:
@@ -82,17 +91,20 @@ class GenerationServer::Answering {
   void send(const GenerationEvent& event) {
     if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
     for (const Json& part : form_->parts(event)) exchange_->send("data: " + text_of(part) + "\n\n");
-    if (!event.summary) return;
+    if (event.summary) end_stream();
+  }
+  void end_stream() {
+    done_ = true;
     exchange_->send("data: [DONE]\n\n");
     exchange_->end_stream();
   }
 
-  void collect(const GenerationEvent& event) {
-    GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
+  void collect(const GenerationEvent& event, GeneratedOutput& output) {
     if (event.id) output.ids.push_back(*event.id);
     output.text += event.text;
-    output.finish_reason = event.finish_reason;
-    if (event.summary) exchange_->answer(json_answer(form_->whole(outputs_, *event.summary)));
+    if (!event.summary) return;
+    done_ = true;
+    exchange_->answer(json_answer(form_->whole(outputs_, *event.summary)));
   }
 
   Exchange exchange_;
@@ -104,7 +116,8 @@ class GenerationServer::Answering {
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
     : settings_(settings),
       model_name_(model_name),
-      workers_(std::make_unique<boost::asio::thread_pool>(kWorkers)),
+      reader_(std::make_unique<boost::asio::thread_pool>(1)),
+      looker_(std::make_unique<boost::asio::thread_pool>(1)),
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
   http_.on_signal([this] {
@@ -115,8 +128,16 @@ GenerationServer::GenerationServer(const GenerationServerSettings& settings, con
 
 GenerationServer::~GenerationServer() {
   http_.end();
+  wait();
+}
+
+/// Until nothing is at work any more. What was still to be read is given up.
+void GenerationServer::wait() {
   http_.wait();
-  workers_->join();
+  for (const auto& worker : {reader_.get(), looker_.get()}) {
+    worker->stop();
+    worker->join();
+  }
 }
 
 void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
@@ -126,8 +147,7 @@ void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
     model_ = model;
     on_ready();
   });
-  http_.wait();
-  workers_->join();
+  wait();
   if (!failure_.empty()) throw RunError("the engine failed: " + failure_);
 }
 
@@ -139,7 +159,12 @@ void GenerationServer::end() {
     http_.post_after(settings_.finish, [this] {
       if (engine_ != nullptr) engine_->cancel_all();
     });
-    http_.post_after(settings_.finish + kLastAnswers, [this] { http_.end(); });
+    http_.post_after(settings_.finish + kCancelling, [this] {
+      for (const auto& weak : std::exchange(answering_, {})) {
+        if (const auto answering = weak.lock()) answering->cancel();
+      }
+    });
+    http_.post_after(settings_.finish + kCancelling + kLastAnswers, [this] { http_.end(); });
   });
 }
 
@@ -190,7 +215,7 @@ HttpAnswer GenerationServer::not_serving() const {
 
 void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
-  boost::asio::post(*workers_, [this, exchange, read = std::move(read), body = exchange->take_body()] {
+  boost::asio::post(*reader_, [this, exchange, read = std::move(read), body = exchange->take_body()] {
     HttpAnswer refusal;
     try {
       const auto asked = std::make_shared<AskedGeneration>(read(body));
@@ -207,6 +232,8 @@ void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
 void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
   if (exchange->departed()) return;
   const auto answering = std::make_shared<Answering>(exchange, asked);
+  std::erase_if(answering_, [](const auto& other) { return other.expired(); });
+  answering_.push_back(answering);
   // The engine tells its own thread; here it is heard by the server's.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
@@ -222,6 +249,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
     return exchange->answer(error_answer(400, error.what()));
   }
   if (const auto* refusal = std::get_if<EngineThread::Refusal>(&submitted)) {
+    note_failure(engine_->status(milliseconds(0)).failure);  // it may have failed just now
     if (*refusal == EngineThread::Refusal::closed) return exchange->answer(not_serving());
     return exchange->answer(later(error_answer(429, "as many requests wait as may; try again later")));
   }
@@ -232,7 +260,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
 void GenerationServer::note_failure(const std::string& failure) {
   if (failure.empty() || !failure_.empty()) return;
   failure_ = failure;
-  fmt::print(stderr, "error: the engine has failed: {}\n", failure_);
+  std::fputs(fmt::format("error: the engine has failed: {}\n", failure_).c_str(), stderr);
 }
 
 void GenerationServer::answer_health(const Exchange& exchange) {
@@ -283,8 +311,8 @@ void GenerationServer::with_status(std::function<void(const EngineStatus&)> use,
 /// For all who wait for it; who comes while it is on its way waits for the next one.
 void GenerationServer::ask_for_status() {
   status_is_coming_ = true;
-  boost::asio::post(*workers_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
-                                users = std::exchange(status_users_, {})] {
+  boost::asio::post(*looker_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
+                               users = std::exchange(status_users_, {})] {
     const auto status = std::make_shared<const EngineStatus>(engine->status(kStatusWait, with_cache));
     http_.post([this, status, users] {
       status_is_coming_ = false;

@@ -41,7 +41,9 @@ class GenerationServer {
 
   /// "http://127.0.0.1:5000"
   std::string address() const { return http_.address(); }
-  /// Serves until SIGTERM, SIGINT or `end`, and the last answers have gone out.
+  /// Serves until SIGTERM, SIGINT or `end`, and the last answers have gone out. The engine may then still be
+  /// in a pass.
+  /// @param engine    ends before this server does: its listeners are of here
   /// @param on_ready  called when requests are taken
   /// @throws RunError if the engine has failed.
   void serve(EngineThread& engine, const ServedModel& model, const std::function<void()>& on_ready);
@@ -53,6 +55,7 @@ class GenerationServer {
   using Exchange = std::shared_ptr<HttpExchange>;
   using Read = std::function<AskedGeneration(std::string_view body)>;
 
+  void wait();
   void handle(const Exchange& exchange);
   void answer_generation(const Exchange& exchange, Read read);
   void submit(const Exchange& exchange, AskedGeneration asked);
@@ -69,7 +72,7 @@ class GenerationServer {
   const std::string model_name_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  // The server's thread's alone from here.
+  // The server's thread's alone from here; but a request is read with the model, which never changes then.
   EngineThread* engine_ = nullptr;  // not loaded yet
   ServedModel model_;
   bool ending_ = false;
@@ -79,7 +82,10 @@ class GenerationServer {
   std::vector<std::function<void(const EngineStatus&)>> status_users_;
   bool status_is_coming_ = false, cache_is_wanted_ = false;
 
-  std::unique_ptr<boost::asio::thread_pool> workers_;
+  std::vector<std::weak_ptr<Answering>> answering_;  // what is not answered yet, and some that is
+
+  // A thread each: reading a long prompt takes time, and so does waiting for the engine to tell how it is.
+  std::unique_ptr<boost::asio::thread_pool> reader_, looker_;
   HttpServer http_;  // the last: its thread uses all of the above
 };
 

@@ -3,13 +3,18 @@
 /// nothing here is locked.
 #include "common/serving/http_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
+#include <ctime>
 #include <exception>
 
 #include "common/serving/http_request.h"
+#include "fmt/chrono.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -20,6 +25,10 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+/// An option of TCP that Asio has no name for.
+template <int Name>
+using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
 
 std::string reason_of(unsigned status) {
   const auto reason = http::obsolete_reason(http::int_to_status(status));
@@ -89,6 +98,11 @@ HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
     : socket_(std::move(socket)), owner_(owner), timer_(socket_.get_executor()) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // tokens are small, and awaited
+  // A client whose machine vanishes says nothing: it is asked after half a minute, and given up after one.
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPIDLE>(30), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPINTVL>(10), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPCNT>(3), ignored);
 }
 
 void HttpConnection::start() {
@@ -121,7 +135,7 @@ void HttpConnection::take_input() {
     case State::reading:
       return parse();
     case State::answering:  // of the next request, which waits; but not without end
-      if (unparsed_.size() > owner_.limits().header_bytes) close();
+      if (unparsed_.size() > owner_.limits().header_bytes + owner_.limits().body_bytes) close();
       return;
     case State::leaving:
     case State::closed:
@@ -130,6 +144,7 @@ void HttpConnection::take_input() {
 }
 
 void HttpConnection::parse() {
+  if (state_ == State::idle) unparsed_.erase(0, unparsed_.find_first_not_of("\r\n"));  // RFC 9112 section 2.2
   if (unparsed_.empty()) return;
   if (state_ == State::idle) {
     state_ = State::reading;
@@ -155,7 +170,10 @@ void HttpConnection::parse() {
 
 /// A client with a large body may ask whether it is welcome before it sends it.
 void HttpConnection::send_continue() {
-  if (continue_sent_ || !boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return;
+  const auto& head = parser_->get();
+  if (continue_sent_ || head.version() < 11 ||
+      !boost::beast::iequals(head[http::field::expect], "100-continue"))
+    return;
   continue_sent_ = true;
   write(kContinue);
 }
@@ -168,9 +186,11 @@ void HttpConnection::dispatch() {
   version_ = message.version();
   keep_ = message.keep_alive();
   answered_ = false;
-  if (!has_one_host(message)) return refuse(error_answer(400, "a request of HTTP/1.1 needs one Host"));
+  const std::string fault = why_no_request(message);
   exchange_ = std::make_shared<Exchange>(request_of(std::move(message)), *this);
-  owner_.handle(exchange_);
+  if (fault.empty()) return owner_.handle(exchange_);
+  keep_ = false;  // nothing that comes after it can be understood
+  exchange_->answer(error_answer(400, fault));
 }
 
 void HttpConnection::refuse_parse_error(const error_code& error) {
@@ -196,8 +216,9 @@ void HttpConnection::refuse(const HttpAnswer& answer) {
 void HttpConnection::write_head(unsigned status, const HttpAnswer& answer, std::string_view framing) {
   owner_.count_response(status);
   keep_ = keep_ && owner_.keeps_connections();
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nCache-Control: no-store\r\n{}",
-                                 status, reason_of(status), answer.content_type, framing);
+  std::string head = fmt::format(
+      "HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %T} GMT\r\nContent-Type: {}\r\nCache-Control: no-store\r\n{}",
+      status, reason_of(status), fmt::gmtime(std::time(nullptr)), answer.content_type, framing);
   for (const auto& [name, value] : answer.headers) head += fmt::format("{}: {}\r\n", name, value);
   if (!keep_) {
     head += "Connection: close\r\n";
@@ -274,6 +295,7 @@ void HttpConnection::close() {
 void HttpConnection::set_deadline(std::chrono::milliseconds time) {
   timer_.expires_after(time);
   timer_.async_wait([self = shared_from_this()](error_code error) {
+    // A handler that is queued already can no longer be cancelled.
     const bool moved = self->timer_.expiry() > asio::steady_timer::clock_type::now();
     if (!error && !moved && self->state_ != State::closed) self->deadline_passed();
   });

@@ -59,7 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   class Exchange;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-  /// What the client is waited for.
+  /// What is awaited of the client.
   enum class State : std::uint8_t {
     idle,       ///< to begin a request
     reading,    ///< to end it
@@ -99,7 +99,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<Exchange> exchange_;  // the request that is being answered
   unsigned version_ = 11;               // of it
   bool keep_ = false;                   // the connection, after it
-  bool answered_ = false;               // all of the answer is in the two below, or gone
+  bool answered_ = false;               // all of the answer is in the two below, or sent
 
   std::string sending_, unsent_;  // on its way; not yet
 };

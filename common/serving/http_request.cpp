@@ -3,6 +3,7 @@
 #include "common/serving/http_request.h"
 
 #include <boost/beast/core/string.hpp>
+#include <optional>
 #include <utility>
 
 namespace kvcache {
@@ -13,18 +14,47 @@ namespace http = boost::beast::http;
 std::string_view text_of(boost::beast::string_view text) {
   return {text.data(), text.size()};
 }
+boost::beast::string_view view_of(std::string_view text) {
+  return {text.data(), text.size()};
+}
 
-/// "example.org:80" and "[::1]:80" without the port.
-std::string_view without_port(std::string_view host) {
-  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
-  return host.substr(0, host.find(':'));
+/// "example.org:80" and "[::1]:80" without the port; nothing if it is not of this form.
+std::optional<std::string_view> host_of(std::string_view authority) {
+  constexpr std::size_t none = std::string_view::npos;
+  const bool brackets = authority.starts_with('[');
+  const std::size_t end = authority.find(brackets ? ']' : ':');
+  if (brackets && end == none) return std::nullopt;
+  const std::string_view host = authority.substr(brackets, end - brackets);
+  const std::string_view port = end == none ? "" : authority.substr(end + brackets);
+  if (port.empty()) return host;
+  const bool is_port = port.starts_with(':') && port.find_first_not_of("0123456789", 1) == none;
+  return is_port ? std::optional(host) : std::nullopt;
+}
+
+/// Whether a browser says that the page that asks is of another site. Sec-Fetch-Site is sent to this machine
+/// and over TLS alone; elsewhere Origin says it.
+bool is_cross_site(const HttpMessage& message) {
+  const auto site = message.find("Sec-Fetch-Site"), origin = message.find(http::field::origin);
+  if (site != message.end()) return site->value() == "cross-site";
+  if (origin == message.end()) return false;
+  const std::string_view page = text_of(origin->value());
+  const std::size_t scheme = page.find("://");
+  return scheme == std::string_view::npos ||
+         !boost::beast::iequals(view_of(page.substr(scheme + 3)), message[http::field::host]);
 }
 
 }  // namespace
 
-bool has_one_host(const HttpMessage& message) {
+std::string why_no_request(const HttpMessage& message) {
+  // Else what comes after it could be taken for its body by one program and for a request by another.
+  if (message.count(http::field::transfer_encoding) > 0 && !message.chunked())
+    return "a body with a Transfer-Encoding must end in chunked";
+  // RFC 9112 section 3.2; before HTTP/1.1 there need be none.
   const std::size_t hosts = message.count(http::field::host);
-  return hosts == 1 || (hosts == 0 && message.version() < 11);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11)) return "a request of HTTP/1.1 needs one Host";
+  if (!host_of(text_of(message[http::field::host])))
+    return "Host is no name or address, with a port or without one";
+  return "";
 }
 
 HttpRequest request_of(HttpMessage&& message) {
@@ -39,8 +69,8 @@ HttpRequest request_of(HttpMessage&& message) {
   request.method = text_of(message.method_string());
   request.path = target.substr(0, target.find('?'));
   if (request.path.empty()) request.path = "/";
-  request.host = without_port(host);
-  request.cross_site = message["Sec-Fetch-Site"] == "cross-site";
+  request.host = host_of(host).value_or("?");
+  request.cross_site = is_cross_site(message);
   request.body = std::move(message.body());
   return request;
 }

@@ -173,7 +173,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
         io_.run();
         return;
       } catch (const std::exception& error) {
-        fmt::print(stderr, "note: the server goes on after this: {}\n", error.what());
+        // Not by fmt, which throws where stderr is closed.
+        std::fputs(fmt::format("note: the server goes on after this: {}\n", error.what()).c_str(), stderr);
       }
     }
   }
@@ -182,8 +183,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     acceptor_.async_accept([this](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       if (error) return accept_later();
-      take(std::move(socket));
       accept();
+      take(std::move(socket));
     });
   }
   /// There are no file descriptors left, say; some may be soon.

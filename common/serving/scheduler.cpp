@@ -48,7 +48,7 @@ NextPass Scheduler::next() {
   if (settings_.prefill_alone && admit_alone(pass)) return pass;
   if (preemption_is_forced()) {
     preempt_youngest();
-    if (running_.empty() && admit_alone(pass)) return pass;
+    if (settings_.prefill_alone && running_.empty() && admit_alone(pass)) return pass;
   }
 
   choose_turns(pass);
@@ -105,18 +105,22 @@ void Scheduler::drop_prepared() {
 
 void Scheduler::commit(const NextPass& pass) {
   manager_.commit(pass.plan);
-  for (const NextPass::Turn& turn : pass.turns) turn.sequence->stored = turn.end;
+  for (const NextPass::Turn& turn : pass.turns) {
+    turn.sequence->stored = turn.end;
+    turn.sequence->decodes = turn.complete();
+  }
   ++passes_;
 }
 
 bool Scheduler::preemption_is_forced() const {
-  return settings_.preempt_every > 0 && (passes_ + 1) % settings_.preempt_every == 0 && !running_.empty();
+  if (settings_.preempt_every == 0 || (passes_ + 1) % settings_.preempt_every != 0) return false;
+  return !running_.empty() && running_.back()->decodes;  // in its prompt it might never get out of it
 }
 
 /// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
 ScheduledSequence* Scheduler::outgrown() const {
   const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
-    return length(*sequence) > manager_.capacity();
+    return length(*sequence) > manager_.capacity_for(sequence->token_ids);
   });
   return found == running_.end() ? nullptr : *found;
 }
@@ -197,6 +201,7 @@ void Scheduler::preempt_youngest() {
   ScheduledSequence& youngest = *running_.back();
   manager_.free(youngest.id);
   youngest.stored = 0;
+  youngest.decodes = false;
   waiting_.push_front(&youngest);
   running_.pop_back();
   ++preemptions_;
@@ -212,6 +217,7 @@ void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* con
   for (ScheduledSequence* child : children) {
     manager_.fork(parent.id, child->id);
     child->stored = parent.stored;
+    child->decodes = true;
   }
   parent.forks = 0;
   running_.insert(std::next(std::ranges::find(running_, &parent)), children.begin(), children.end());

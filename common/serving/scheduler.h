@@ -21,8 +21,8 @@
 /// 5. Who was preempted kMaxPreemptions times is admitted again only as the oldest, and so never preempted
 ///    more often.
 /// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
-/// 7. The next pass can be planned while a device computes the one before it (`prepare`). It is planned as if
-///    everyone went on; who ends, comes or goes instead has the plan taken back, and a new one is made.
+/// 7. The next pass can be planned while a device computes the one before it (`prepare`). The plan assumes
+///    that everyone goes on. If someone ends, comes or goes, it is dropped and made anew.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,7 @@ struct ScheduledSequence {
 
   // The scheduler's:
   std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
+  bool decodes = false;          ///< it has got an id since it was admitted
   std::int64_t preemptions = 0;  ///< forced ones aside
 };
 
@@ -61,7 +62,7 @@ struct SchedulerSettings {
   /// four programs do it: what prefill and decode cost is then told apart, and a prompt hits what the one
   /// before it has filled.
   bool prefill_alone = false;
-  /// For tests: the youngest is preempted every so many passes; 0: only when needed.
+  /// For tests: the youngest is preempted every so many passes, but not in its prompt; 0: only when needed.
   std::int64_t preempt_every = 0;
 };
 
@@ -109,10 +110,10 @@ class Scheduler {
   /// Whether `prepare` has left a plan that `next` will give.
   bool prepared() const { return prepared_.has_value(); }
 
-  const std::vector<ScheduledSequence*>& running() const { return running_; }  ///< oldest first
-  const std::deque<ScheduledSequence*>& waiting() const {
-    return waiting_;
-  }                                                          ///< the next to be admitted first
+  /// Oldest first.
+  const std::vector<ScheduledSequence*>& running() const { return running_; }
+  /// The next to be admitted first.
+  const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }
   std::int64_t preemptions() const { return preemptions_; }  ///< of all, forced ones too
   /// @throws std::logic_error if a sequence is in two places or a rule above does not hold. Not between
   /// `next` and `commit`.

@@ -2,7 +2,9 @@
 /// See serve.h.
 #include "common/serving/serve.h"
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "common/serving/generation_server.h"
@@ -13,6 +15,8 @@ namespace {
 
 /// Requests that wait to be admitted, at most; one more is told to come again.
 constexpr std::int64_t kMaxQueued = 128;
+/// In the end it is waited for the pass that is running for so long.
+constexpr std::chrono::milliseconds kLastPass{300};
 
 /// What clients call the model: the last part of its folder, or the shape's name.
 std::string served_name(const Options& options) {
@@ -39,12 +43,14 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
                  .preempt_every = options.debug_preempt_every});
   if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
   EngineThread thread(engine, kMaxQueued);
-  const ServedModel model{name, &program.model->config(), tokenizer, cache.manager->capacity(),
+  const ServedModel model{name, &program.model->config(), tokenizer, cache.manager.get(),
                           options.max_sequences};
   server.serve(thread, model, [&] {
     fmt::print("listening on {}\n", server.address());
     std::fflush(stdout);
   });
+  // Everybody is answered. A pass may take long, and nobody waits for it any more.
+  if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);
   return 0;
 }
 
