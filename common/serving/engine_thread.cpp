@@ -79,12 +79,19 @@ void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
   queued_requests_ = engine_.queued();
-  status_.waiting = std::ssize(engine_.scheduler().waiting()) + ordered_requests_;  // in a long pass to come
+  count_sequences();
+}
+
+/// It costs nothing, so it is always up to date, also when the next pass is long.
+void EngineThread::count_sequences() {
+  status_.running_count = std::ssize(engine_.scheduler().running());
+  status_.waiting = std::ssize(engine_.scheduler().waiting()) + ordered_requests_;
 }
 
 void EngineThread::update_status() {
   const Scheduler& scheduler = engine_.scheduler();
   const KvManager& manager = engine_.manager();
+  count_sequences();
   status_.running.clear();
   for (const ScheduledSequence* sequence : scheduler.running())
     status_.running.push_back({sequence->id, sequence->stored, manager.block_table(sequence->id)});
@@ -92,7 +99,6 @@ void EngineThread::update_status() {
   for (const ScheduledSequence* sequence : scheduler.waiting())
     status_.queue.push_back(
         {sequence->id, std::ssize(sequence->token_ids), 1 + sequence->forks, sequence->preemptions});
-  status_.waiting = std::ssize(scheduler.waiting()) + ordered_requests_;
   status_.blocks = manager.blocks();
   status_.memory = manager.memory();
   status_.counters = manager.counters();

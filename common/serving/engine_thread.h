@@ -20,7 +20,8 @@
 namespace kvcache {
 
 /// What an engine looks like between two passes. The next one may be planned already: blocks that it needs
-/// are then in use, and who is admitted by it runs, with no token stored.
+/// are then in use, and who is admitted by it runs, with no token stored. In a pass that takes long only the
+/// two counts, running_count and waiting, are as new as that pass.
 struct EngineStatus {
   /// A sequence that holds memory.
   struct Running {
@@ -35,6 +36,7 @@ struct EngineStatus {
     std::int64_t samples = 1;      ///< it, and those that will fork from it
     std::int64_t preemptions = 0;  ///< how often it had to give way
   };
+  std::int64_t running_count = 0;   ///< sequences
   std::vector<Running> running;     ///< oldest first
   std::vector<Waiting> queue;       ///< the next to be admitted first
   std::int64_t waiting = 0;         ///< those in the queue, and requests that have just come
@@ -99,6 +101,7 @@ class EngineThread {
   void work();
   void serve();
   void carry_out_orders(std::unique_lock<std::mutex>& lock);
+  void count_sequences();
   void update_status();
   void enqueue(Order order);
 

@@ -269,7 +269,7 @@ void GenerationServer::answer_health(const Exchange& exchange) {
   with_status([this, exchange, health](const EngineStatus& status) mutable {
     health["blocks"] = json_of(status.blocks);
     health["kv_memory"] = json_of(status.memory);  // step 2 has no blocks
-    health["running"] = status.running.size();
+    health["running"] = status.running_count;
     health["waiting"] = status.waiting;
     health["counters"] = json_of(status.counters);
     health["status"] = !status.failure.empty() ? "failed" : ending_ ? "stopping" : "ok";

@@ -31,7 +31,7 @@ class MetricsText {
 
 void add_engine(MetricsText& text, const EngineStatus& status) {
   const EngineTotals& totals = status.totals;
-  text.add("sequences_running", "gauge", "Sequences that hold memory.", status.running.size());
+  text.add("sequences_running", "gauge", "Sequences that hold memory.", status.running_count);
   text.add("sequences_waiting", "gauge", "Sequences that wait, preempted ones among them.", status.waiting);
   text.begin("blocks", "gauge", "Blocks of the pool.");
   text.add_labelled("blocks", "state", "free", status.blocks.free);
