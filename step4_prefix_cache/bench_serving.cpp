@@ -14,6 +14,7 @@
 #include "common/error.h"
 #include "common/serving/engine.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "step2_flat_cache/make_cache.h"
 #include "step3_paged/make_cache.h"
 #include "step4_prefix_cache/make_cache.h"
@@ -177,21 +178,40 @@ void measure_prefix_cache(Program& program) {
       median(ratios), ratios.size(), quartile_distance_percent(ratios), host_share(on), host_share(off));
 }
 
-/// @throws InputError for an option whose value this benchmark sets.
-void refuse_own_settings(std::span<char* const> line) {
-  constexpr std::string_view own[] = {"--num-blocks", "--kv-memory", "--prefix-cache", "--benchmark_"};
-  for (const std::string_view word : line) {
-    for (const std::string_view name : own) {
-      if (word.starts_with(name))
-        throw InputError(fmt::format(
-            "{} has no use here: the pool and the prefix cache are set by the benchmark; leave it out",
-            word));
-    }
+/// Where it runs and on what; all else the benchmark sets itself.
+constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--device",   "--dtype",
+                                         "--threads", "--block-size",     "--attention"};
+
+/// @throws InputError for any other option.
+void refuse_others(std::span<char* const> words) {
+  for (const std::string_view word : words) {
+    const std::string_view name = word.substr(0, word.find('='));
+    if (name.starts_with("-") && std::ranges::count(kOptions, name) == 0)
+      throw InputError(fmt::format(
+          "{} has no use here: requests, pool and sharing are set by the benchmark; its options are {}", name,
+          fmt::join(kOptions, ", ")));
   }
 }
 
+void print_help() {
+  fmt::print(
+      "Usage: bench_serving [OPTIONS]\n\n"
+      "Gives the serving engine the same requests one at a time and many at once, in the caches of steps 2, "
+      "3 and 4, all\n"
+      "of the same size; then, pass by pass in turn, requests without anything in common with the prefix "
+      "cache and\n"
+      "without. The model is --random-weights fairytale unless another is named.\n\n"
+      "Options, which step4_prefix_cache --help explains:\n  {}\n",
+      fmt::join(kOptions, " "));
+}
+
 int bench_serving(std::span<char* const> line) {
-  refuse_own_settings(line);
+  if (std::ranges::any_of(line.subspan(1),
+                          [](std::string_view word) { return word == "--help" || word == "-h"; })) {
+    print_help();
+    return 0;
+  }
+  refuse_others(line.subspan(1));
   const std::optional<Options> options = own_options(Step::prefix_cache, line);
   if (!options) return 0;
   Program program = load_program(Step::prefix_cache, *options);

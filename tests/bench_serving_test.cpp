@@ -22,9 +22,22 @@ TEST(BenchServing, MeasuresEveryStepThatServes) {
 }
 
 TEST(BenchServing, RefusesWhatItSetsItselfAndWhatIsNotItsOwn) {
-  for (const char* option : {"--num-blocks=9", "--kv-memory=1MiB", "--prefix-cache=off",
-                             "--benchmark_filter=decode", "--tokens=3", "--frob"})
-    expect_refusal("bench_serving", {option}, 2, {std::string(option).substr(0, 6)});
+  for (const char* option :
+       {"--num-blocks", "--kv-memory", "--prefix-cache", "--benchmark_filter", "--tokens", "--frob",
+        "--prompt", "--serve", "--max-sequences", "--host-blocks", "--salt", "--quick"}) {
+    const std::string line = std::string(option) + " has no use here";
+    expect_refusal("bench_serving", {std::string(option) + "=1"}, 2, {line, "its options are --model, "});
+    expect_refusal("bench_serving", {option, "1"}, 2, {line});
+  }
+}
+
+TEST(BenchServing, SaysWhatItDoesAndTakes) {
+  for (const char* option : {"--help", "-h"}) {
+    const ProgramResult result = run_step("bench_serving", {option});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, testing::StartsWith("Usage: bench_serving [OPTIONS]"));
+    EXPECT_THAT(result.out, testing::Not(HasSubstr("--prompt")));
+  }
 }
 
 TEST(BenchServing, RefusesAModelWhoseContextIsTooShort) {

@@ -219,6 +219,7 @@ TEST_P(ServingEngineThatShares, KeepsAPinnedPrefixAndEndsWhatCanNeverFitBesideIt
   const GenerationRequest prefix = request(22, 0);
   play.engine.pin(prefix.prompt_ids);  // six blocks
   const std::int64_t pinned = play.held();
+  EXPECT_EQ(play.cache.manager->block_table(0).size(), 6U) << "under an id that no sequence gets";
   GenerationRequest large = request(30, 3, 90);  // eight
   large.samples = 3;
   EXPECT_THROW(play.engine.check(large), InputError) << "12 blocks hold it, but not beside the six";

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -84,6 +85,7 @@ struct Served {
   std::int64_t max_queued = 32;
   GenerationServerSettings server = {};
   bool has_tokenizer = true;
+  std::vector<std::int32_t> pinned = {};
 };
 
 class AGenerationServer : public testing::Test {
@@ -116,6 +118,8 @@ class AGenerationServer : public testing::Test {
     store_ = std::make_unique<GatedStore>(*cache_->store, gate_);
     const Tokenizer* const tokenizer = served.has_tokenizer ? tokenizer_ : nullptr;
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
+    if (!served.pinned.empty()) engine_->pin(served.pinned);
+    pinned_ = cache_->manager->memory().used_bytes;
     door_ = std::make_unique<EngineThread>(*engine_, served.max_queued);
     const ServedModel model{"fairytale", &model_->config(), tokenizer, cache_->manager.get(),
                             served.scheduler.max_sequences};
@@ -143,8 +147,8 @@ class AGenerationServer : public testing::Test {
   void expect_nothing_is_held() {
     ASSERT_TRUE(door_->wait_until_idle(kForEver));
     const EngineStatus status = door_->status(kForEver);
-    EXPECT_EQ(status.blocks.in_use, 0);
-    EXPECT_EQ(status.memory.used_bytes, 0);
+    EXPECT_EQ(status.memory.used_bytes, pinned_);
+    EXPECT_TRUE(pinned_ > 0 || status.blocks.in_use == 0);
     EXPECT_EQ(status.waiting, 0);
     EXPECT_TRUE(status.running.empty());
   }
@@ -229,6 +233,7 @@ class AGenerationServer : public testing::Test {
   std::unique_ptr<GatedStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineThread> door_;
+  std::int64_t pinned_ = 0;  // bytes
   std::string failure_;
   std::thread serving_;
 };
@@ -524,6 +529,16 @@ TEST_F(AGenerationServer, RefusesWhatThePoolCanNeverHoldAndEndsWhatOutgrowsIt) {
 }
 
 // TK8: special tokens in a text are recognised, as in the programs.
+TEST_F(AGenerationServer, RefusesWhatThePoolCanNeverHoldBesideAPinnedPrefix) {
+  const std::vector<std::int32_t> prefix = made_up_ids(40);  // three blocks of eight
+  start({.blocks = 8, .pinned = prefix});
+  EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(80, 1)}, {"max_tokens", 0}}).first, 200);
+  EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(81, 1)}, {"max_tokens", 0}}), Refusal(422, "prompt_ids"));
+  // Of what begins with it two blocks are there already.
+  EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(112)}, {"max_tokens", 0}}).first, 200);
+  EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(113)}, {"max_tokens", 0}}), Refusal(422, "prompt_ids"));
+}
+
 TEST_F(AGenerationServer, RecognisesSpecialTokensInAPrompt) {
   start();
   const Json answer = generate({{"prompt", "<|endoftext|>"}, {"max_tokens", 3}});
@@ -538,6 +553,7 @@ TEST_F(AGenerationServer, WorksWithIdsAloneWhereThereIsNoTokenizer) {
   EXPECT_EQ(answer["text"], "");
   EXPECT_EQ(refusal({{"prompt", kPrompt}}), Refusal(400, "prompt"));
   EXPECT_EQ(refusal({{"prompt_ids", {1}}, {"stop", "x"}}), Refusal(400, "stop"));
+  EXPECT_EQ(refusal({{"prompt", {1, 2}}}, "/v1/completions"), Refusal(400, "")) << "it would tell nothing";
 }
 
 // Clients that come and go
@@ -564,6 +580,7 @@ TEST_F(AGenerationServer, TellsWhoComesToAFullQueueToComeAgain) {
     ++refused;
     EXPECT_EQ(response.status, 429);
     EXPECT_EQ(response.headers.at("retry-after"), "1");
+    EXPECT_EQ(response.error()["type"], "rate_limit_error");
   }
   EXPECT_EQ(refused, 1);
   EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 2}})["ids"].size(), 2U);
@@ -640,19 +657,51 @@ TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
   EXPECT_EQ(get("/health").json()["running"], 0);
 }
 
+// HT8: who has a long text read, which takes longer than anything else, does not keep others from asking.
+TEST_F(AGenerationServer, SaysHowItIsBesideManyLongPrompts) {
+  start();
+  constexpr int kClients = 12;
+  std::string text;
+  while (text.size() < 900'000) text += "wolf ";
+  const std::string request = Json{{"prompt", text}}.dump();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kClients; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", request);
+  }
+  EXPECT_EQ(get("/health").status, 200);
+  const std::string metrics = get("/metrics").body;
+  for (int read = kClients / 2; read <= kClients; ++read)
+    EXPECT_EQ(metrics.find(fmt::format("{{code=\"422\"}} {}\n", read)), std::string::npos)
+        << "it came after them";
+  EXPECT_EQ(clients.front().read_response().status, 422);
+}
+
+TEST_F(AGenerationServer, TellsOfARequestThatIsInItsFirstPass) {
+  start();
+  gate_.close();
+  const HttpClient stream = open_stream({{"prompt", kPrompt}, {"max_tokens", 3}}, 0);
+  gate_.wait_for(1);
+  const Json health = get("/health").json();
+  EXPECT_EQ(health["running"].get<int>() + health["waiting"].get<int>(), 1) << health;
+}
+
 // HT1, HT4: at any moment, the last token's among them, while a neighbour goes on.
 TEST_F(AGenerationServer, SurvivesHundredsThatLeaveAtAnyMoment) {
   start({.kind = Kind::tiered, .blocks = 64});
   const Json request = {{"prompt", kPrompt}, {"max_tokens", 3}, {"ignore_eos", true}};
-  const Json expected = generate({{"prompt", kPrompt}, {"max_tokens", 200}, {"ignore_eos", true}})["ids"];
-  Json neighbour;
-  std::thread other([&] {
-    neighbour = generate({{"prompt", kPrompt}, {"max_tokens", 200}, {"ignore_eos", true}})["ids"];
+  const Json long_request = {{"prompt", kPrompt}, {"max_tokens", 200}, {"ignore_eos", true}};
+  const Json expected = generate(long_request)["ids"];
+  std::atomic<bool> done = false;
+  std::thread neighbour([&] {
+    do {
+      EXPECT_EQ(generate(long_request)["ids"], expected);
+    } while (!done);
   });
   for (int n = 0; n < 500; ++n) open_stream(request, n % 4);  // the fourth part is the end of the stream
   for (int n = 0; n < 50; ++n) connect().send_request("POST", "/generate", request.dump());
-  other.join();
-  EXPECT_EQ(neighbour, expected);
+  done = true;
+  neighbour.join();
   EXPECT_EQ(get("/health").status, 200);
 }
 
@@ -744,6 +793,35 @@ TEST_F(AGenerationServer, CancelsWhatDoesNotFinishInTime) {
   serving_.join();
 }
 
+// A pass may take longer than there is time: clients are told all the same, and the server ends.
+TEST_F(AGenerationServer, EndsWithoutItsEngineWhereAPassDoesNotEnd) {
+  GenerationServerSettings settings;
+  settings.finish = milliseconds(1);
+  start({.server = settings});
+  gate_.close();
+  gate_.let(2);
+  Json request = {{"prompt", kPrompt}, {"max_tokens", 900}, {"ignore_eos", true}};
+  HttpClient whole = connect();
+  whole.send_request("POST", "/generate", request.dump());
+  request["n"] = 2;
+  HttpClient stream = open_stream(request, 1);
+  gate_.wait_for(3);
+  server_->end();
+  std::map<std::int64_t, std::string> reasons;
+  std::string last;
+  while (const std::optional<std::string> chunk = stream.read_chunk()) {
+    last = *chunk;
+    if (last == "data: [DONE]\n\n") continue;
+    const Json part = Json::parse(last.substr(6));
+    reasons[part["sample"]] = part.value("finish_reason", "");
+  }
+  EXPECT_EQ(last, "data: [DONE]\n\n");
+  EXPECT_EQ(reasons, (std::map<std::int64_t, std::string>{{0, "cancelled"}, {1, "cancelled"}}));
+  EXPECT_EQ(whole.read_response().status, 503);
+  serving_.join();
+  EXPECT_FALSE(door_->wait_until_idle(milliseconds(0))) << "its pass goes on";
+}
+
 // Other addresses
 
 TEST_F(AGenerationServer, AnswersOnlyAtItsAddressesAndWithTheirMethods) {
@@ -828,6 +906,7 @@ TEST_F(AGenerationServer, CompletesInTheFormOfOpenAi) {
   const std::vector<Json> parts = stream(request, "/v1/completions");
   for (const Json& part : parts) {
     EXPECT_EQ(part["object"], "text_completion");
+    EXPECT_TRUE(part.contains("usage")) << "null, or in the last part";
     for (const Json& choice : part["choices"]) streamed += choice["text"];
   }
   EXPECT_EQ(streamed, own["text"]);

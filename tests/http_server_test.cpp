@@ -2,6 +2,8 @@
 // and when, and that a client that leaves is noticed. HT*: cases from reports about other servers.
 #include "common/serving/http_server.h"
 
+#include <gmock/gmock.h>
+
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -146,6 +148,48 @@ TEST_F(AnHttpServer, AnswersInOrderWhatIsAskedBeforeTheAnswer) {
   EXPECT_EQ(client.read_response().body, "POST /echo next");
 }
 
+// As large as a request may be, while the one before it is being answered.
+TEST_F(AnHttpServer, KeepsALargeRequestUntilItsTurn) {
+  HttpLimits limits;
+  start(limits);
+  HttpClient client = connect();
+  client.send_request("POST", "/hold");
+  const std::string body(limits.body_bytes, 'x');
+  std::thread sender([&] { client.send_request("POST", "/echo", body); });
+  with_held(1, [](HttpExchange& exchange) { exchange.answer(text("held")); });
+  sender.join();
+  EXPECT_EQ(client.read_response().body, "held");
+  EXPECT_EQ(client.read_response().body, "POST /echo " + body);
+  EXPECT_EQ(departures_.count(), 0);
+}
+
+TEST_F(AnHttpServer, DoesNotMindEmptyLinesBetweenRequests) {
+  start();
+  HttpClient client = connect();
+  for (int round = 0; round < 2; ++round) {
+    client.send("\r\n");
+    client.send("\r\nGET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n");
+    EXPECT_EQ(client.read_response().body, "GET /echo ");
+  }
+}
+
+TEST_F(AnHttpServer, SaysWhatTimeItIs) {
+  start();
+  const std::string date = connect().get("/echo").headers.at("date");
+  EXPECT_THAT(date,
+              testing::MatchesRegex("(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9][0-9] [A-Z][a-z][a-z] 20[0-9][0-9] "
+                                    "[0-9][0-9]:[0-9][0-9]:[0-9][0-9] GMT"));
+}
+
+TEST_F(AnHttpServer, ReadsThePathOfATarget) {
+  start();
+  for (const auto& [target, path] : std::map<std::string, std::string>{{"/my%20model", "/my model"},
+                                                                       {"/a%2Fb%c3%a4", "/a/b\u00e4"},
+                                                                       {"/100%", "/100%"},
+                                                                       {"/%zz%4", "/%zz%4"}})
+    EXPECT_EQ(connect().get(target).body, fmt::format("GET {} ", path));
+}
+
 TEST_F(AnHttpServer, KnowsWhenAConnectionEnds) {
   start();
   for (const char* request :
@@ -179,6 +223,9 @@ TEST_F(AnHttpServer, WelcomesABodyThatAsksFirst) {
   EXPECT_EQ(client.read_response().status, 100);
   client.send("body");
   EXPECT_EQ(client.read_response().body, "POST /echo body");
+  HttpClient old = connect();  // does not know of it
+  old.send("POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody");
+  EXPECT_EQ(old.read_response().status, 200);
   // And says no instead where it is too long.
   HttpClient large = connect();
   large.send(
@@ -293,6 +340,27 @@ TEST_F(AnHttpServer, DoesNotAnswerToANameThatOthersGiveThisMachine) {
   }
 }
 
+TEST_F(AnHttpServer, AnswersAHeadRequestThatIsWrongWithoutABody) {
+  start();
+  HttpClient client = connect();
+  client.send("HEAD /echo HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(client.read_response(/*has_body=*/false).status, 400);
+  EXPECT_TRUE(client.ended_by_server());
+}
+
+// Browsers say more to this machine and over TLS than elsewhere.
+TEST_F(AnHttpServer, DoesNothingForPagesOfOtherOrigins) {
+  start();
+  const auto asked_from = [this](const std::string& lines) {
+    return answer_to(fmt::format("POST /echo HTTP/1.1\r\nHost: localhost:80\r\n{}\r\n", lines)).status;
+  };
+  for (const char* origin : {"http://evil.example", "http://localhost:81", "http://localhost", "null", ""})
+    EXPECT_EQ(asked_from(fmt::format("Origin: {}\r\n", origin)), 403) << origin;
+  EXPECT_EQ(asked_from("Origin: http://LocalHost:80\r\n"), 200);
+  EXPECT_EQ(asked_from("Origin: https://localhost:80\r\n"), 200);
+  EXPECT_EQ(asked_from("Origin: https://proxy.example\r\nSec-Fetch-Site: same-origin\r\n"), 200);
+}
+
 TEST_F(AnHttpServer, DoesNothingForPagesOfOtherSites) {
   start();
   const auto asked_from = [this](const char* method, const char* site) {
@@ -318,6 +386,21 @@ TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
         "Content-Length: \r\n", "Content-Length: 3\r\nContent-Length: 4\r\n",
         "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"}) {
     EXPECT_EQ(answer_to(with_length(lengths)).status, 400) << lengths;
+  }
+  expect_alive();
+}
+
+// Where another program that the request goes through sees its body, a second request must not be seen here.
+TEST_F(AnHttpServer, TakesNoBodyForARequest) {
+  start();
+  for (const char* coding : {"gzip", "chunked, gzip", "gzip, chunked", "chunked, chunked", "identity"}) {
+    HttpClient client = connect();
+    client.send(
+        fmt::format("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {}\r\n\r\n"
+                    "GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                    coding));
+    EXPECT_EQ(client.read_response().status, 400) << coding;
+    EXPECT_TRUE(client.ended_by_server()) << coding;
   }
   expect_alive();
 }
@@ -388,7 +471,9 @@ TEST_F(AnHttpServer, TurnsAwayWhoIsOneTooMany) {
   EXPECT_EQ(first.get("/echo").status, 200);
   EXPECT_EQ(second.get("/echo").status, 200);
   HttpClient third = connect();
-  EXPECT_EQ(third.read_response().status, 503);
+  const HttpResponse refusal = third.read_response();
+  EXPECT_EQ(refusal.status, 503);
+  EXPECT_EQ(refusal.headers.at("retry-after"), "1");
   EXPECT_TRUE(third.ended_by_server());
   third.hang_up();
   first.hang_up();

@@ -1,6 +1,6 @@
 /// @file
 /// See engine_thread.h. Read `serve` first. The mutex is never held while the engine works or a listener is
-/// called, so neither can make another thread wait for a pass.
+/// called, so neither can make another thread wait for a pass. It is held while a status is taken.
 #include "common/serving/engine_thread.h"
 
 #include <exception>
@@ -10,7 +10,7 @@ namespace kvcache {
 
 EngineThread::EngineThread(Engine& engine, std::int64_t max_queued)
     : engine_(engine), max_queued_(max_queued) {
-  look();
+  update_status();
   thread_ = std::thread([this] { work(); });
 }
 
@@ -26,7 +26,7 @@ EngineThread::~EngineThread() {
 // The engine's side
 
 void EngineThread::work() {
-  std::string failure;
+  std::optional<std::string> failure;
   try {
     serve();
   } catch (const std::exception& error) {
@@ -34,14 +34,15 @@ void EngineThread::work() {
   }
   std::unique_lock lock(mutex_);
   closed_ = true;
-  status_.failure = failure;
+  if (failure) status_.failure = failure->empty() ? "unknown" : *failure;
   // What was submitted meanwhile is told how it ended, too.
-  if (!failure.empty()) std::erase_if(orders_, [](const Order& order) { return order.index() == 1; });
+  if (failure)
+    std::erase_if(orders_, [](const Order& order) { return std::holds_alternative<Cancellation>(order); });
   carry_out_orders(lock);
   lock.unlock();
-  failure.empty() ? engine_.cancel_all() : engine_.fail();
+  failure ? engine_.fail() : engine_.cancel_all();
   lock.lock();
-  if (failure.empty()) look();
+  if (!failure) update_status();
   idle_ = true;
   looked_.notify_all();
 }
@@ -54,7 +55,7 @@ void EngineThread::serve() {
     const bool worked = engine_.run_pass();
     lock.lock();
     queued_requests_ = engine_.queued();
-    if (wanted_ || !worked) look();
+    if (wanted_ || !worked) update_status();
     if (worked || stopping_ || !orders_.empty()) continue;
     idle_ = true;
     looked_.notify_all();
@@ -81,7 +82,7 @@ void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   status_.waiting = std::ssize(engine_.scheduler().waiting()) + ordered_requests_;  // in a long pass to come
 }
 
-void EngineThread::look() {
+void EngineThread::update_status() {
   const Scheduler& scheduler = engine_.scheduler();
   const KvManager& manager = engine_.manager();
   status_.running.clear();
@@ -106,7 +107,7 @@ void EngineThread::look() {
 
 // The side of all others
 
-void EngineThread::leave(Order order) {
+void EngineThread::enqueue(Order order) {
   orders_.push_back(std::move(order));
   idle_ = false;
   ordered_.notify_one();
@@ -119,18 +120,18 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   if (closed_) return Refusal::closed;
   if (ordered_requests_ + queued_requests_ >= max_queued_) return Refusal::queue_full;
   ++ordered_requests_;
-  leave(Submission{++last_id_, std::move(request), std::move(on_event), Engine::Clock::now()});
+  enqueue(Submission{++last_id_, std::move(request), std::move(on_event), Engine::Clock::now()});
   return last_id_;
 }
 
 void EngineThread::cancel(GenerationId id) {
   const std::lock_guard lock(mutex_);
-  if (status_.failure.empty()) leave(Cancellation{id});
+  if (status_.failure.empty()) enqueue(Cancellation{id});
 }
 
 void EngineThread::cancel_all() {
   const std::lock_guard lock(mutex_);
-  if (status_.failure.empty()) leave(Cancellation{});
+  if (status_.failure.empty()) enqueue(Cancellation{});
 }
 
 void EngineThread::close() {

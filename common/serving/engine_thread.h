@@ -99,8 +99,8 @@ class EngineThread {
   void work();
   void serve();
   void carry_out_orders(std::unique_lock<std::mutex>& lock);
-  void look();
-  void leave(Order order);
+  void update_status();
+  void enqueue(Order order);
 
   Engine& engine_;
   const std::int64_t max_queued_;

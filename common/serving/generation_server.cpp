@@ -177,10 +177,10 @@ void GenerationServer::handle(const Exchange& exchange) {
     std::function<void()> answer;
   };
   const auto read_own = [this](std::string_view body) { return read_generate_request(body, model_); };
-  const auto read_openai = [this, number = ++completions_](std::string_view body) {
+  const auto read_openai = [this, number = ++requests_](std::string_view body) {
     return read_completion_request(body, model_, fmt::format("cmpl-{}", number), seconds_of(Clock::now()));
   };
-  const std::int64_t started = seconds_of(started_);
+  const std::int64_t started = seconds_of(created_);
   const Route routes[] = {
       {"/", "GET", [&] { exchange->answer(live_page()); }},
       {"/generate", "POST", [&] { answer_generation(exchange, read_own); }},
@@ -324,7 +324,7 @@ void GenerationServer::ask_for_status() {
 }
 
 double GenerationServer::uptime_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - up_since_).count();
 }
 
 }  // namespace kvcache

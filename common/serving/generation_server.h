@@ -70,14 +70,14 @@ class GenerationServer {
 
   const GenerationServerSettings settings_;
   const std::string model_name_;
-  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  const std::chrono::system_clock::time_point created_ = std::chrono::system_clock::now();
+  const std::chrono::steady_clock::time_point up_since_ = std::chrono::steady_clock::now();
   // The server's thread's alone from here; but a request is read with the model, which never changes then.
   EngineThread* engine_ = nullptr;  // not loaded yet
   ServedModel model_;
   bool ending_ = false;
   std::string failure_;
-  std::uint64_t completions_ = 0;
+  std::uint64_t requests_ = 0;
   std::map<std::string, std::int64_t> outputs_;  // ended, by reason
   std::vector<std::function<void(const EngineStatus&)>> status_users_;
   bool status_is_coming_ = false, cache_is_wanted_ = false;

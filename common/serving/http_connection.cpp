@@ -111,7 +111,9 @@ void HttpConnection::start() {
 }
 
 void HttpConnection::turn_away() {
-  refuse(error_answer(503, "the server has as many connections as it takes; try again later"));
+  HttpAnswer answer = error_answer(503, "the server has as many connections as it takes; try again later");
+  answer.headers.emplace_back("Retry-After", "1");
+  refuse(answer);
   read_more();
 }
 

@@ -3,6 +3,7 @@
 #include "common/serving/http_request.h"
 
 #include <boost/beast/core/string.hpp>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,20 @@ std::optional<std::string_view> host_of(std::string_view authority) {
   return is_port ? std::optional(host) : std::nullopt;
 }
 
+/// "/my%20model" as "/my model". What is no escape stays.
+std::string without_escapes(std::string_view path) {
+  std::string plain;
+  for (std::size_t at = 0; at < path.size(); ++at) {
+    int code = 0;
+    const std::string_view digits = path[at] == '%' ? path.substr(at + 1, 2) : "";
+    const char* const end = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16).ptr;
+    const bool is_escape = digits.size() == 2 && end == digits.data() + 2;
+    plain += is_escape ? static_cast<char>(code) : path[at];
+    at += is_escape ? 2 : 0;
+  }
+  return plain;
+}
+
 /// Whether a browser says that the page that asks is of another site. Sec-Fetch-Site is sent to this machine
 /// and over TLS alone; elsewhere Origin says it.
 bool is_cross_site(const HttpMessage& message) {
@@ -46,9 +61,11 @@ bool is_cross_site(const HttpMessage& message) {
 }  // namespace
 
 std::string why_no_request(const HttpMessage& message) {
-  // Else what comes after it could be taken for its body by one program and for a request by another.
-  if (message.count(http::field::transfer_encoding) > 0 && !message.chunked())
-    return "a body with a Transfer-Encoding must end in chunked";
+  // Where it does not end in chunked, one program would take what follows for the body and another for the
+  // next request; and no other coding is undone here.
+  if (message.count(http::field::transfer_encoding) > 0 &&
+      !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))
+    return "the one Transfer-Encoding that is known here is chunked";
   // RFC 9112 section 3.2; before HTTP/1.1 there need be none.
   const std::size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() >= 11)) return "a request of HTTP/1.1 needs one Host";
@@ -67,7 +84,7 @@ HttpRequest request_of(HttpMessage&& message) {
   }
   HttpRequest request;
   request.method = text_of(message.method_string());
-  request.path = target.substr(0, target.find('?'));
+  request.path = without_escapes(target.substr(0, target.find('?')));
   if (request.path.empty()) request.path = "/";
   request.host = host_of(host).value_or("?");
   request.cross_site = is_cross_site(message);

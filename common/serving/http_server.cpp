@@ -68,7 +68,9 @@ std::string url_of(const tcp::endpoint& endpoint) {
 }  // namespace
 
 HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
-  const char* const type = status < 500 ? "invalid_request_error" : "server_error";
+  const char* const type = status == 429  ? "rate_limit_error"
+                           : status < 500 ? "invalid_request_error"
+                                          : "server_error";
   const nlohmann::ordered_json named =
       field.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(field);
   const nlohmann::ordered_json json = {

@@ -48,6 +48,7 @@ class CompletionForm final : public AnswerForm {
     std::vector<Json> parts;
     if (!event.text.empty() || !event.finish_reason.empty()) {
       parts.push_back(frame());
+      if (usage_in_stream_) parts.back()["usage"] = nullptr;  // it comes with a part of its own
       parts.back()["choices"].push_back(choice_of(event.sample, event.text, event.finish_reason));
     }
     if (event.summary && usage_in_stream_) {
@@ -137,6 +138,9 @@ std::uint64_t any_seed() {
 AskedGeneration read_completion_request(std::string_view body, const ServedModel& model,
                                         const std::string& id, std::int64_t created) {
   const RequestFields fields(body);
+  if (model.tokenizer == nullptr)
+    throw RequestError(
+        400, "", "this form has texts alone, and this model has no tokenizer; POST /generate tells ids");
   AskedGeneration asked;
   GenerationRequest& request = asked.request;
   request.max_tokens = 16;

@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostStops = 16, kLongestStop = 1024;  // strings; bytes
+constexpr std::size_t kLongestName = 100;                    // bytes that are told of one
 
 /// A JSON number without a fraction that 64 bits hold, as far as they are signed.
 std::optional<std::int64_t> integer(const Json& value) {
@@ -25,11 +26,11 @@ std::optional<std::int64_t> integer(const Json& value) {
   return value.is_number_integer() ? std::optional(value.get<std::int64_t>()) : std::nullopt;
 }
 
-std::string stop_string(const Json& value) {
+std::string stop_string(const std::string& name, const Json& value) {
   if (value.is_string() && !value.get_ref<const std::string&>().empty() &&
       value.get_ref<const std::string&>().size() <= kLongestStop)
     return value.get<std::string>();
-  throw wrong_value("stop", fmt::format("a string of 1 to {} bytes, or a list of them", kLongestStop), value);
+  throw wrong_value(name, fmt::format("a string of 1 to {} bytes, or a list of them", kLongestStop), value);
 }
 
 }  // namespace
@@ -94,13 +95,13 @@ std::optional<std::vector<std::string>> RequestFields::stop_strings(const std::s
   if (value == nullptr) return std::nullopt;
   std::vector<std::string> stops;
   if (!value->is_array()) {
-    stops.push_back(stop_string(*value));
+    stops.push_back(stop_string(name, *value));
     return stops;
   }
   if (value->size() > kMostStops)
     throw RequestError(400, name,
                        fmt::format("{} has {} strings; at most {}", name, value->size(), kMostStops));
-  for (const Json& stop : *value) stops.push_back(stop_string(stop));
+  for (const Json& stop : *value) stops.push_back(stop_string(name, stop));
   return stops;
 }
 
@@ -116,7 +117,7 @@ void RequestFields::refuse_others(std::initializer_list<std::string_view> known)
   for (const auto& [name, value] : object_.items()) {
     if (std::ranges::find(known, name) == known.end())
       throw RequestError(
-          400, name,
+          400, name.substr(0, kLongestName),
           fmt::format("{} is no field of this request; it has {}", shown(name), fmt::join(known, ", ")));
   }
 }
