@@ -3,6 +3,7 @@
 // faults that users of such schedulers have reported.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,9 +26,7 @@ constexpr std::int64_t kBlockSize = 4;
 class Play {
  public:
   Play(std::unique_ptr<KvManager> manager, const SchedulerSettings& settings)
-      : manager(std::move(manager)),
-        scheduler(*this->manager, settings),
-        prefill_alone_(settings.prefill_alone) {}
+      : manager(std::move(manager)), scheduler(*this->manager, settings), settings_(settings) {}
 
   /// A sequence of `prompt` made-up ids, `shared` of them those of all others, that wants `outputs` more.
   std::int32_t add(std::int64_t prompt, std::int64_t outputs, std::int64_t shared = 0,
@@ -54,8 +53,10 @@ class Play {
     for (const NextPass::Turn& turn : pass.turns) turns.push_back(turn.sequence->id);
     if (pass.turns.empty()) return false;
     EXPECT_EQ(pass.plan.sequences, turns);
-    EXPECT_TRUE(prefill_alone_ || turns.front() == scheduler.running().front()->id)
-        << "the oldest has no turn";
+    if (!settings_.prefill_alone) {
+      EXPECT_EQ(turns.front(), scheduler.running().front()->id) << "the oldest has no turn";
+      EXPECT_LE(rows, settings_.max_batch_tokens);
+    }
     plan = pass.plan;
     scheduler.commit(pass);
     got.clear();
@@ -70,11 +71,16 @@ class Play {
     return true;
   }
   void run() {
-    while (step()) EXPECT_LT(steps, 100000);
+    while (step()) ASSERT_LT(steps, 100000);
     EXPECT_TRUE(scheduler.running().empty() && scheduler.waiting().empty());
-    EXPECT_EQ(manager->blocks().in_use, 0);
+    EXPECT_TRUE(nothing_is_held());
   }
 
+  /// Whether all memory is free: blocks, and the reservations of step 2, which `blocks()` does not count.
+  bool nothing_is_held() const {
+    const CacheState state = manager->state();
+    return state.sequences.empty() && state.free.size() == state.references.size();
+  }
   std::int64_t outputs(std::int32_t id) const { return outputs_.at(id); }
   ScheduledSequence& sequence(std::int32_t id) { return sequences_.at(static_cast<std::size_t>(id)); }
   bool ended(std::int32_t id) const { return outputs_.at(id) == wanted_.at(id); }
@@ -114,7 +120,7 @@ class Play {
     }
   }
 
-  bool prefill_alone_;
+  SchedulerSettings settings_;
   std::deque<ScheduledSequence> sequences_;
   std::map<std::int32_t, std::int64_t> wanted_, outputs_;
 };
@@ -207,7 +213,7 @@ TEST(Scheduler, PreparesAPassWithOneWhoTakesThePlaceOfAnotherThatEnds) {
   EXPECT_EQ(play.scheduler.waiting().size(), 1U) << "the second is admitted, the third has no rows left";
   play.scheduler.remove(play.sequence(1));
   EXPECT_FALSE(play.scheduler.prepared());
-  EXPECT_EQ(play.manager->blocks().in_use, 0);
+  EXPECT_TRUE(play.nothing_is_held());
   EXPECT_EQ(play.scheduler.waiting().front()->id, 2);
   play.step();
   EXPECT_EQ(play.turns, Ids{2});
@@ -320,6 +326,29 @@ TEST(Scheduler, AdmitsTheWholeOfAPromptNotItsFirstChunkAlone) {
   EXPECT_EQ(play.scheduler.preemptions(), 0);
 }
 
+// Of 200 blocks two are kept free. Beside 190 others eight can then be taken, not nine; alone, all of them.
+TEST(Scheduler, KeepsTheWatermarkFreeWhenOneIsAdmittedBesideOthers) {
+  const SchedulerSettings settings{.max_batch_tokens = 1000, .max_sequences = 4};
+  for (const bool shares : {false, true}) {
+    for (const std::int64_t blocks : {8, 9, 10}) {
+      SCOPED_TRACE(testing::Message() << blocks << " blocks beside others, shared: " << shares);
+      Play play(shares ? sharing(200) : paged(200), settings);
+      play.add(190 * kBlockSize - 2, 3);
+      play.step();
+      play.add(blocks * kBlockSize, 1);
+      play.step();
+      EXPECT_EQ(play.turns, blocks == 8 ? (Ids{0, 1}) : Ids{0});
+      play.run();
+      EXPECT_TRUE(play.ended(0) && play.ended(1));
+      EXPECT_EQ(play.scheduler.preemptions(), 0);
+    }
+    Play alone(shares ? sharing(200) : paged(200), settings);
+    alone.add(200 * kBlockSize, 1);
+    alone.run();
+    EXPECT_TRUE(alone.ended(0)) << "shared: " << shares;
+  }
+}
+
 TEST(Scheduler, GivesNoRowToWhatIsCached) {
   Play play(sharing(40), {.max_batch_tokens = 8, .max_sequences = 4});
   play.add(25, 1, 24);
@@ -404,6 +433,41 @@ TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
   }
 }
 
+/// Managers of every step, with room for a few long sequences.
+std::vector<std::unique_ptr<KvManager>> roomy_managers() {
+  std::vector<std::unique_ptr<KvManager>> managers;
+  managers.push_back(flat(4, 1000));
+  managers.push_back(paged(1000));
+  managers.push_back(sharing(1000));
+  return managers;
+}
+
+// Who comes back computes its prompt again, and that in chunks too.
+TEST(Scheduler, KeepsToItsRowsWhenAPreemptedSequenceComesBack) {
+  for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
+    Play play(std::move(manager), {.max_batch_tokens = 16, .max_sequences = 4, .preempt_every = 2});
+    play.add(40, 80);
+    play.add(900, 6);  // is preempted beside the first, and when it is alone
+    play.run();        // looks at the rows of every pass
+    EXPECT_TRUE(play.ended(0) && play.ended(1));
+    EXPECT_GT(play.scheduler.preemptions(), 1);
+  }
+}
+
+// A prompt of whose last chunk one token is left looks like one that decodes. Were it preempted there, it
+// would never get out of its prompt.
+TEST(Scheduler, GetsThroughEveryPromptHoweverOftenPreemptionIsForced) {
+  for (const std::int64_t prompt : {17, 33, 49}) {  // chunks of 16, and one token
+    for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
+      Play play(std::move(manager), {.max_batch_tokens = 16, .max_sequences = 3, .preempt_every = 1});
+      for (int n = 0; n < 3; ++n) play.add(prompt, 5);
+      while (play.step()) ASSERT_LE(play.steps, 3 * 5 * (prompt / 16 + 1)) << "all of it anew for each id";
+      for (std::int32_t n = 0; n < 3; ++n) EXPECT_TRUE(play.ended(n)) << "prompt of " << prompt;
+      EXPECT_GT(play.scheduler.preemptions(), 0);
+    }
+  }
+}
+
 // SC4: everything is live, a common prefix is most of the pool.
 TEST(Scheduler, BringsAllToTheirEndsWhenMostOfThePoolIsShared) {
   Play play(sharing(12), {.max_batch_tokens = 16, .max_sequences = 8});
@@ -424,15 +488,14 @@ TEST(Scheduler, EndsEverythingInBoundedStepsAtEverySizeOfThePool) {
       SCOPED_TRACE(testing::Message() << blocks << " blocks, shared: " << shares);
       Play play(shares ? sharing(blocks, blocks % 5) : paged(blocks),
                 {.max_batch_tokens = 9, .max_sequences = 6});
-      std::int64_t work = 0;
+      std::int64_t alone = 0;  // steps that all take one after the other: a prompt's chunks, then an id each
       for (int n = 0; n < 20; ++n) {
         const std::int64_t prompt = 1 + n * 7 % 12, outputs = 1 + n * 11 % 23;
         play.add(prompt, outputs, shares ? prompt / 2 : 0);
-        work += prompt + outputs;
+        alone += (prompt + 8) / 9 + outputs - 1;
       }
       play.run();
-      // Alone, one after the other, each would need a step for an id: nobody is slower together.
-      EXPECT_LE(play.steps, 2 * work);
+      EXPECT_LE(play.steps, alone) << "together they are slower than one after the other";
       for (std::int32_t n = 0; n < 20; ++n) {
         EXPECT_LE(play.sequence(n).preemptions, Scheduler::kMaxPreemptions);
         const bool is_stuck = std::ranges::count(play.stuck, n) == 1;
@@ -492,6 +555,35 @@ TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutPreemptingOthers) {
   EXPECT_EQ(play.outputs(0), 7);
   EXPECT_EQ(play.outputs(1), 3);
   EXPECT_TRUE(play.ended(2) && play.ended(3));
+}
+
+// Ten blocks, four of them pinned. A fork takes no block as long as it only shares, so both are there when
+// they get the id that six blocks do not hold. Neither gives way to the other in vain.
+TEST(Scheduler, EndsWhoOutgrowsWhatAPinnedPrefixLeavesWithoutPreemptingOthers) {
+  Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
+  constexpr std::int32_t prefix = 1000;
+  Ids prefix_ids(4 * kBlockSize);
+  std::ranges::generate(prefix_ids, [n = 0]() mutable { return n++; });  // those that all share
+  const Work work{prefix, prefix_ids};
+  const std::optional<PassPlan> plan = play.manager->plan({&work, 1});
+  ASSERT_TRUE(plan);
+  play.manager->commit(*plan);
+  play.manager->pin(prefix);
+
+  const std::int32_t parent = play.add(6 * kBlockSize, 9, 0, /*forks=*/1);
+  const std::int32_t waits = play.add(5 * kBlockSize, 3, 4 * kBlockSize);
+  play.step();
+  EXPECT_EQ(play.turns, Ids{parent});
+  const std::int32_t child = waits + 1;
+  EXPECT_EQ(play.got, (Ids{child, parent}));
+  play.step();
+  EXPECT_EQ(play.stuck, (Ids{parent, child})) << "at once";
+  EXPECT_EQ(play.scheduler.preemptions(), 0);
+  EXPECT_EQ(play.turns, Ids{waits});
+  while (play.step()) {
+  }
+  EXPECT_TRUE(play.ended(waits));
+  EXPECT_EQ(play.manager->blocks().in_use, 4) << "the prefix stays";
 }
 
 // Moving to the host tier and back
@@ -606,7 +698,7 @@ TEST(Scheduler, ForgetsWhoIsRemovedWhereverItIs) {
   EXPECT_EQ(play.turns, Ids{0});
   play.scheduler.remove(play.sequence(0));  // decodes
   play.scheduler.remove(play.sequence(0));  // harmless
-  EXPECT_EQ(play.manager->blocks().in_use, 0);
+  EXPECT_TRUE(play.nothing_is_held());
   EXPECT_FALSE(play.step());
 }
 

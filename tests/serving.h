@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -177,10 +179,18 @@ class ServingPlay {
     check();
   }
 
+  /// Memory is held by those that run and the pinned prefix, by nobody else; the rest is free. Sees step 2's
+  /// reservations too, as blocks.
   void check() const {
     ASSERT_NO_THROW(engine.scheduler().check_invariants());
-    const BlocksReport blocks = cache.manager->blocks();
-    ASSERT_EQ(blocks.free + blocks.cached + blocks.in_use, blocks.total);
+    const CacheState state = cache.manager->state();
+    std::set<std::int32_t> holders, entitled;
+    for (const auto& [id, sequence] : state.sequences) holders.insert(id);
+    for (const ScheduledSequence* sequence : engine.scheduler().running()) entitled.insert(sequence->id);
+    holders.erase(0);  // the pinned prefix
+    ASSERT_EQ(holders, entitled);
+    const auto held = std::ranges::count_if(state.references, [](std::int32_t n) { return n > 0; });
+    ASSERT_EQ(held + std::ssize(state.free), std::ssize(state.references));
   }
   /// Bytes of K and V that sequences hold.
   std::int64_t held() const { return cache.manager->memory().used_bytes; }

@@ -1,6 +1,6 @@
-// Many clients at once on the shipped model, with a prompt that they share and a pool for a quarter of them:
-// every surviving answer is that of its solo run, nothing is lost. A soak of more and longer rounds is the
-// server's.
+// Many clients at once on the shipped model, with a prompt that they share and a pool that holds the prompts
+// of some of them but not their answers, so that sequences are preempted: every surviving answer is that of
+// its solo run, nothing is lost. A soak of more and longer rounds is the server's.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -28,6 +28,14 @@ GenerationRequest request_of(int client, int round) {
 }
 bool hangs_up(int client, int round) {
   return (client * kRounds + round) % 12 == 7;
+}
+
+/// Blocks for the prompts of a quarter of the clients; where the common part is stored once, for the prompts
+/// of all. The block that an answer grows into is not there.
+std::int64_t blocks_for_prompts(Kind kind) {
+  const std::int64_t common = kSharedTokens / kBlockSize;
+  const std::int64_t own = (kSharedTokens + kOwnTokens) / kBlockSize - common;
+  return kind == Kind::tiered ? common + kClients * own : kClients / 4 * (common + own);
 }
 
 class ServingSoak : public testing::TestWithParam<Kind> {
@@ -68,9 +76,7 @@ struct Client {
 };
 
 TEST_P(ServingSoak, GivesEverySurvivingRequestItsSoloAnswer) {
-  // A quarter of what all clients need at once, were nothing shared.
-  const std::int64_t each = (kSharedTokens + kOwnTokens + kMostOutputs) / kBlockSize + 1;
-  ServingCache cache(GetParam(), each * kClients / 4, kBlockSize, model_->config(), pool_);
+  ServingCache cache(GetParam(), blocks_for_prompts(GetParam()), kBlockSize, model_->config(), pool_);
   Engine engine(*model_, *cache.manager, *cache.store, nullptr,
                 {.max_batch_tokens = 256, .max_sequences = kClients});
   std::vector<Client> clients(kClients);
@@ -85,6 +91,7 @@ TEST_P(ServingSoak, GivesEverySurvivingRequestItsSoloAnswer) {
   }
   EXPECT_EQ(cache.manager->memory().used_bytes, 0);
   EXPECT_EQ(engine.totals().requests, kClients * kRounds);
+  EXPECT_GT(engine.scheduler().preemptions(), 0) << "the pool holds all answers";
   int compared = 0;
   for (int number = 0; number < kClients; ++number) {
     for (int round = 0; round < kRounds; ++round) {
