@@ -21,7 +21,8 @@ KVCacheManager::Demand KVCacheManager::demand(std::span<const Work> work) const 
 std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
   // Count before taking anything: a refusal then has nothing to undo.
   const Demand needed = demand(work);
-  const std::int64_t kept_free = needed.admits && pool_.in_use_count() > 0 ? watermark_ : 0;
+  const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
+  const std::int64_t kept_free = needed.admits && beside_others ? watermark_ : 0;
   if (needed.blocks + kept_free > pool_.free_count()) return std::nullopt;
 
   PassPlan plan;

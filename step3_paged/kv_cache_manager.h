@@ -26,7 +26,7 @@ struct PagedShape {
 class KVCacheManager final : public KvManager {
  public:
   /// A new sequence is admitted only if `blocks / 100` blocks stay free for those that are already running to
-  /// grow into (the watermark); it does not bind while no other sequence holds blocks.
+  /// grow into (the watermark); it does not bind for a sequence that is alone.
   explicit KVCacheManager(const PagedShape& shape)
       : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
 

@@ -106,7 +106,7 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
     for (const std::int32_t slot : found.host_slots) host_.set_aside(slot);
   }
   // Count what else is needed.
-  const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U);
+  const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U) || work.size() > 1;
   const std::int64_t kept_free = admits && beside_others ? watermark_ : 0;
   if (demand(work, hits) + kept_free > queue_.size()) {
     give_back();

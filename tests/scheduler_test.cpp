@@ -331,16 +331,19 @@ TEST(Scheduler, KeepsTheWatermarkFreeWhenOneIsAdmittedBesideOthers) {
   const SchedulerSettings settings{.max_batch_tokens = 1000, .max_sequences = 4};
   for (const bool shares : {false, true}) {
     for (const std::int64_t blocks : {8, 9, 10}) {
-      SCOPED_TRACE(testing::Message() << blocks << " blocks beside others, shared: " << shares);
-      Play play(shares ? sharing(200) : paged(200), settings);
-      play.add(190 * kBlockSize - 2, 3);
-      play.step();
-      play.add(blocks * kBlockSize, 1);
-      play.step();
-      EXPECT_EQ(play.turns, blocks == 8 ? (Ids{0, 1}) : Ids{0});
-      play.run();
-      EXPECT_TRUE(play.ended(0) && play.ended(1));
-      EXPECT_EQ(play.scheduler.preemptions(), 0);
+      for (const bool together : {false, true}) {
+        SCOPED_TRACE(testing::Message() << blocks << " blocks beside others, shared: " << shares
+                                        << ", admitted together: " << together);
+        Play play(shares ? sharing(200) : paged(200), settings);
+        play.add(190 * kBlockSize - 2, 3);
+        if (!together) play.step();
+        play.add(blocks * kBlockSize, 1);
+        play.step();
+        EXPECT_EQ(play.turns, blocks == 8 ? (Ids{0, 1}) : Ids{0});
+        play.run();
+        EXPECT_TRUE(play.ended(0) && play.ended(1));
+        EXPECT_EQ(play.scheduler.preemptions(), 0);
+      }
     }
     Play alone(shares ? sharing(200) : paged(200), settings);
     alone.add(200 * kBlockSize, 1);
