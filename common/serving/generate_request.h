@@ -16,6 +16,8 @@
 
 namespace kvcache {
 
+class RequestFields;
+
 /// The model that requests are for.
 struct ServedModel {
   std::string name;                ///< as clients know it
@@ -57,8 +59,6 @@ struct AskedGeneration {
 AskedGeneration read_generate_request(std::string_view body, const ServedModel& model);
 
 // What both forms have in common.
-
-class RequestFields;
 
 /// The fields max_tokens, top_k, n, stop and ignore_eos, where they are given.
 /// @throws RequestError
