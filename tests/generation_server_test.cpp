@@ -874,6 +874,8 @@ TEST_F(AGenerationServer, ShowsWhoHoldsWhichBlocks) {
     const Json state = get("/state").json();
     ASSERT_EQ(state["running"].size(), 1U) << state;
     EXPECT_GE(state["running"][0]["tokens"], 41);
+    const double reserved = state["memory"]["reserved_bytes"], used = state["memory"]["used_bytes"];
+    EXPECT_DOUBLE_EQ(state["memory"]["waste_percent"], 100 * (reserved - used) / reserved);
     const std::string cells = state["cells"];
     EXPECT_EQ(cells.size(), kind == Kind::flat ? 2U : 32U);
     EXPECT_FALSE(state["running"][0]["blocks"].empty());

@@ -44,11 +44,8 @@ Report small_report() {
                    .prefill_tokens_per_s = 1333.25,
                    .decode_tokens_per_s = 40.5,
                    .decode_pass_ms = {0.5}};
-  report.kv_memory = {.bytes_per_token = 512,
-                      .reserved_bytes = 1 << 20,
-                      .used_bytes = 1536,
-                      .waste_percent = 99.75,
-                      .pool_bytes = 3 << 20};
+  report.kv_memory = {
+      .bytes_per_token = 512, .reserved_bytes = 1 << 20, .used_bytes = 1536, .pool_bytes = 3 << 20};
   report.kv_rows = {.computed = 8, .recomputed = 2};
   report.blocks = {.block_size = 16, .total = 1200, .free = 1100, .cached = 100, .in_use = 0};
   report.counters = {.prefix_hits = 1,
@@ -89,7 +86,7 @@ TEST(JsonReport, HasTheNamesAndTheOrderOfTheContract) {
       R"("cached_tokens":1,"block_table":[5,2],"ttft_ms":1.5}],)"
       R"("timing":{"prefill_ms":1.5,"decode_ms":2.5,"prefill_tokens":2,"decode_tokens":1,"ms_per_token":0.5,)"
       R"("prefill_tokens_per_s":1333.25,"decode_tokens_per_s":40.5,"decode_pass_ms":[0.5]},)"
-      R"("kv_memory":{"bytes_per_token":512,"reserved_bytes":1048576,"used_bytes":1536,"waste_percent":99.75,)"
+      R"("kv_memory":{"bytes_per_token":512,"reserved_bytes":1048576,"used_bytes":1536,"waste_percent":99.853515625,)"
       R"("pool_bytes":3145728},)"
       R"("kv_rows":{"computed":8,"recomputed":2},)"
       R"("blocks":{"block_size":16,"total":1200,"free":1100,"cached":100,"in_use":0},)"
@@ -179,7 +176,7 @@ TEST(TextReport, ShowsTheRunOfAPagedStep) {
             "prefill   2 tokens in 1.50 ms, 1,333 tokens/s\n"
             "decode    1 token in 2.50 ms, 40.5 tokens/s, 0.500 ms per pass\n"
             "K/V rows  8 computed per layer, 2 of them again (25.0%)\n"
-            "KV memory 1.0 MiB reserved, 1.5 KiB used, 99.8% waste; 512 B per token\n"
+            "KV memory 1.0 MiB reserved, 1.5 KiB used, 99.9% waste; 512 B per token\n"
             "blocks    1,200 of 16 tokens (3.0 MiB): 1,100 free, 100 cached, 0 in use\n"
             "counters  1 prefix hit, 2 evictions, 3 preemptions, 1 copy\n"
             "swaps     5 out, 6 in\n"
@@ -255,7 +252,6 @@ TEST(TextReport, StaysUnderAHundredColumns) {
   report.kv_memory = {.bytes_per_token = million,
                       .reserved_bytes = 1000 * million,
                       .used_bytes = 1000 * million,
-                      .waste_percent = 99.9,
                       .pool_bytes = 1000 * million};
   report.kv_rows = {.computed = 1000 * million, .recomputed = 999 * million};
   report.blocks = {

@@ -1,9 +1,10 @@
 """Opens the server's live page in a browser: `python3 tests/server_page_test.py build`.
 
 A request is typed, cells change colour, the text appears; all of it with the keyboard, as wide as a telephone and as a
-desk's screen, light and dark, and without anything from the network.
+desk's screen, light and dark, and without anything from the network. The server ends, hangs and begins anew meanwhile.
 """
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -11,18 +12,47 @@ from pathlib import Path
 
 import browser
 
-TAB, ESCAPE, CONTROL_ENTER = "\ue004", "\ue00c", "\ue009\ue007"
+TAB, ESCAPE, ENTER, SPACE, CONTROL_ENTER = "\ue004", "\ue00c", "\ue007", "\ue00d", "\ue009\ue007"
 
 ENDLESS = "The wolf said"  # what follows greedily has no end within a thousand tokens
 LOADED = "return document.readyState === 'complete' && document.querySelectorAll('#pool .cell').length"
 WIDER_THAN_THE_SCREEN = "return document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth"
 OWNED = "return document.querySelectorAll('#pool .owned').length"
 OUTPUT = "return document.querySelector('#outputs .text')?.textContent"
-ENDS = "return [...document.querySelectorAll('#outputs .soft')].map((end) => end.textContent)"
-FIRST_END = "return (document.querySelector('#outputs .soft')?.textContent ?? '')"
-READY = "return !document.getElementById('generate').disabled"
+ENDS = "return [...document.querySelectorAll('#outputs article > :last-child')].map((end) => end.textContent)"
+FIRST_END = "return (document.querySelector('#outputs article > :last-child')?.textContent ?? '')"
+READY = "return document.getElementById('generate').ariaDisabled === 'false'"
+PROBLEM = "return document.getElementById('problem').checkVisibility() && document.getElementById('problem').textContent"
+NO_PROBLEM = "return !document.getElementById('problem').checkVisibility()"
+# Whether how the server was is shown as such, and whether texts that failed look like the problem above.
+IS_DIMMED = "return [...document.querySelectorAll('.live')].every((part) => getComputedStyle(part).opacity < 0.6)"
+ENDS_LOOK_WRONG = """
+    const colour = (element) => getComputedStyle(element).color
+    return [...document.querySelectorAll('#outputs article > :last-child')]
+        .filter((end) => !end.textContent.startsWith('length: '))
+        .every((end) => colour(end) === colour(document.getElementById('problem')) && colour(end) !== colour(document.body))
+"""
+HAS_CURVE = "return document.querySelector('#rate path').getAttribute('d')"
+# Where the curve's lowest point is drawn. Its axis is at 29, and what is below is more.
+LOWEST_RATE = ("return Math.max(...document.querySelector('#rate path').getAttribute('d')"
+               ".match(/[^ ML]+/g).filter((_, at) => at % 2))")
 TOKENS = "return document.querySelectorAll('#numbers dd')[3]?.textContent"
+RATE = "return document.querySelectorAll('#numbers dd')[0]?.textContent"
+NAMES = "return [...document.querySelectorAll('#numbers dt')].map((name) => name.textContent)"
+VISIBLE = ("return [...document.querySelectorAll(arguments[0])].filter((part) => part.checkVisibility())"
+           ".map((part) => part.textContent.trim())")
 FOCUS = "return document.activeElement.id"
+
+
+def contrast(*colours):
+    """Of two colours as "rgb(1, 2, 3)", as WCAG 2 has it."""
+    def luminance(colour):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    darker, lighter = sorted(map(luminance, colours))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 class ServerPageTest(unittest.TestCase):
@@ -31,20 +61,31 @@ class ServerPageTest(unittest.TestCase):
         cls.browser = browser.Browser().__enter__()
         cls.addClassCleanup(cls.browser.__exit__)
 
-    def serve(self, step, *options):
-        """Opens the page of a server that ends with the test."""
-        command = [BUILD / "bin" / step, "--serve", "--port", "0", "--device", "cpu", *options]
+    def setUp(self):
+        self.expected = None  # the browser logs an answer that is an error, and a server that is away; a part of the line
+
+    def start(self, step, *options, port="0"):
+        """A server that ends with the test."""
+        command = [BUILD / "bin" / step, "--serve", "--port", port, "--device", "cpu", *options]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.terminate)
         self.url = server.stdout.readline().split()[-1] + "/"
+        return server
+
+    def serve(self, step, *options):
+        """Opens the page of a server."""
+        server = self.start(step, *options)
         self.browser.open(self.url)
         self.browser.wait_until(LOADED)
+        return server
 
     def tearDown(self):
-        self.assertEqual(self.browser.console(), [])
-        self.assertEqual([url for url in self.browser.requests() if not url.startswith((self.url, "data:"))], [])
+        console, requests = self.browser.console(), self.browser.requests()
+        self.browser.open("about:blank")  # or the page would miss its server, which ends now, and log it in the next test
+        self.assertEqual([line for line in console if not self.expected or self.expected not in line], [])
+        self.assertEqual([url for url in requests if not url.startswith((self.url, "data:"))], [])
 
     def fill(self, **fields):
         for name, value in fields.items():
@@ -79,7 +120,7 @@ class ServerPageTest(unittest.TestCase):
             stops.append(self.browser.run(FOCUS))
             self.browser.type("#" + stops[-1], TAB)
         self.assertEqual(stops, ["tokens", "temperature", "times", "generate"])
-        self.fill(prompt="Once", tokens=1000, times=3)
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=3)
         self.browser.type("#prompt", CONTROL_ENTER)
         self.browser.wait_until("return document.querySelectorAll('#outputs article').length === 3")
         self.browser.wait_until(OWNED)
@@ -87,6 +128,22 @@ class ServerPageTest(unittest.TestCase):
         self.browser.wait_until(READY)
         self.assertEqual(set(self.ends()) - {"stopped"}, set())
         self.browser.wait_until("return !document.querySelectorAll('#pool .owned').length")
+
+    def test_the_focus_stays_where_it_is(self):
+        self.serve("step4_prefix_cache")
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=16)
+        self.browser.type("#generate", ENTER)
+        self.browser.wait_until(OUTPUT)
+        self.assertEqual(self.browser.run(FOCUS), "generate")
+        self.browser.type("#stop", SPACE)
+        self.browser.wait_until(READY)
+        self.browser.wait_until("return !document.querySelectorAll('#pool .owned').length")
+        self.assertEqual(self.browser.run(FOCUS), "stop")
+        self.assertEqual(set(self.ends()), {"stopped"})
+
+    def test_a_screen_reader_is_not_told_each_token(self):
+        self.serve("step3_paged")
+        self.assertEqual(self.browser.run("return document.getElementById('outputs').role"), "region")
 
     def test_it_shows_who_waits_and_who_had_to_give_way(self):
         for step, waiting in (("step3_paged", r"^sequence \d+, \d+ tokens, preempted \d×$"),
@@ -112,7 +169,8 @@ class ServerPageTest(unittest.TestCase):
         self.fill(prompt="Once upon a time", tokens=20, times=10)
         self.browser.click("#generate")
         self.browser.wait_until(READY)
-        self.assertEqual(sorted(re.search("in . samples; first token after", end)[0][:12] for end in self.ends()),
+        # In the order in which they are asked for, which is that in which they are served.
+        self.assertEqual([re.search("in . samples; first token after", end)[0][:12] for end in self.ends()],
                          ["in 2 samples"] * 4 + ["in 3 samples"] * 6)
         texts = self.browser.run("return [...document.querySelectorAll('#outputs .text')].map((text) => text.textContent)")
         self.assertEqual(len(set(texts)), 10)
@@ -122,15 +180,116 @@ class ServerPageTest(unittest.TestCase):
         self.fill(prompt="wolf " * 60)
         self.browser.click("#generate")
         self.browser.wait_until(FIRST_END + ".includes('the cache holds at most 32')")
-        # A refusal is logged by the browser as a failed load; nothing else is.
-        self.assertTrue(all("422" in line for line in self.browser.console()))
+        self.assertTrue(self.browser.run(ENDS_LOOK_WRONG))
+        self.expected = "422"
 
     def test_ids_are_enough_where_there_is_no_tokenizer(self):
         self.serve("step3_paged", "--random-weights", "fairytale", "--num-blocks", "64")
-        self.fill(prompt="1, 2 3", tokens=5)
+        self.assertEqual(self.browser.run("return document.getElementById('prompt').value"), "1, 2, 3")
+        self.fill(tokens=5, temperature=0)
         self.browser.click("#generate")
         self.browser.wait_until(FIRST_END + ".startsWith('length: 3 prompt')")
         self.assertRegex(self.browser.run(OUTPUT), r"^(\d+ ){5}$")
+        for wrong, piece in (("1, two 3", "two"), ("1, 2.5", "2.5"), ("9" * 400, "9" * 400), ("1e3", "1e3")):
+            self.fill(prompt=wrong)
+            self.browser.click("#generate")
+            self.assertTrue(self.browser.run(READY), wrong)
+            message = self.browser.run("return document.getElementById('prompt').validationMessage")
+            self.assertEqual(message, f"“{piece}” is no token id. Ids are whole numbers: 1, 2, 3")
+            self.assertEqual(len(self.ends()), 1, "the text of before")
+        self.fill(prompt="4 5")
+        self.browser.click("#generate")
+        self.browser.wait_until(FIRST_END + ".startsWith('length: 2 prompt')")
+
+    def test_it_says_that_the_server_has_ended_and_follows_the_next_one(self):
+        server = self.serve("step3_paged")
+        self.browser.wait_until(HAS_CURVE)
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=64)  # the last ones wait for long
+        self.browser.click("#generate")
+        self.browser.wait_until(TOKENS + " !== '0'")
+        self.assertFalse(self.browser.run(IS_DIMMED))
+        self.expected = "net::ERR"
+        server.kill()
+        self.browser.wait_until(PROBLEM + "?.startsWith?.('The server cannot be reached')")
+        self.assertTrue(self.browser.run(IS_DIMMED))
+        self.browser.wait_until(READY)
+        self.assertIn("network error", self.ends())
+        self.assertTrue(self.browser.run(ENDS_LOOK_WRONG), self.ends())
+        self.start("step3_paged", port=self.url.rstrip("/").split(":")[-1])
+        self.browser.wait_until(NO_PROBLEM)
+        self.assertFalse(self.browser.run(IS_DIMMED))
+        self.assertEqual(self.browser.run(TOKENS), "0")
+        self.assertEqual(self.browser.run(RATE), "0")
+        self.browser.wait_until(HAS_CURVE)
+        self.assertEqual(self.browser.run(LOWEST_RATE), 29)
+
+    def test_it_says_that_the_server_hangs(self):
+        server = self.serve("step3_paged")
+        self.addCleanup(server.send_signal, signal.SIGCONT)
+        server.send_signal(signal.SIGSTOP)
+        self.browser.wait_until(PROBLEM + " === 'The server has not answered for 5 s.'")
+        self.assertTrue(self.browser.run(IS_DIMMED))
+        server.send_signal(signal.SIGCONT)
+        self.browser.wait_until(NO_PROBLEM)
+        self.assertFalse(self.browser.run(IS_DIMMED))
+
+    def test_it_says_that_the_server_is_shutting_down(self):
+        server = self.serve("step3_paged")
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=64)
+        self.browser.click("#generate")
+        self.browser.wait_until(TOKENS + " !== '0'")
+        self.expected = "net::ERR"
+        server.terminate()
+        self.browser.wait_until(PROBLEM + "?.startsWith?.('The server is shutting down')")
+        self.assertFalse(self.browser.run(IS_DIMMED))
+        self.browser.click("#stop")  # the last request's end is the server's
+        self.browser.wait_until(PROBLEM + "?.startsWith?.('The server cannot be reached')")
+        self.assertEqual(server.wait(), 0)
+
+    def test_step_2_has_reservations_and_not_what_blocks_alone_have(self):
+        self.serve("step2_flat_cache")
+        self.assertEqual(self.browser.run(VISIBLE, "#pool-name"), ["The reservations"])
+        self.assertEqual(self.browser.run(VISIBLE, "#pool-words"),
+                         ["0 of 16 reservations are taken; 100.0% of their memory is unused."])
+        self.assertEqual(self.browser.run(VISIBLE, ".legend > span"), ["free", "in use; each sequence has a colour"])
+        self.assertEqual(self.browser.run(NAMES), ["tokens / s", "running", "waiting", "tokens so far", "preemptions"])
+        self.serve("step4_prefix_cache")
+        self.assertEqual(self.browser.run(VISIBLE, "#pool-name"), ["The block pool"])
+        self.assertEqual(len(self.browser.run(VISIBLE, ".legend > span")), 4)
+        self.assertLess({"prefix hits", "evictions"}, set(self.browser.run(NAMES)))
+
+    def test_it_says_how_much_it_does_not_list(self):
+        self.serve("step3_paged")
+        shown = self.browser.run("""
+            show({ ...seen, all_running: 70, waiting: 90, queue: [{ sequence: 9, tokens: 3, samples: 1, preemptions: 0 }],
+                   running: [{ sequence: 5, tokens: 16, blocks: [7], all_blocks: 1500 }], cells: '.......11' })
+            const text = (selector) => document.querySelector(selector).textContent
+            return [text('#numbers div:nth-child(2)'), text('#sequences'), text('#sequences-words'), text('#queue-words'),
+                    ...[...document.querySelectorAll('.owned[title]')].map((cell) => cell.title)]
+        """)
+        self.assertEqual(shown, ["running70", "sequence 5, 16 tokens stored7and 1499 more", "and 69 more", "and 89 more",
+                                 "block 7: sequence 5", "block 8: in use, by no sequence of the list"])
+
+    def test_colours_can_be_told_apart(self):
+        self.serve("step4_prefix_cache")
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=16)
+        self.browser.click("#generate")
+        self.browser.wait_until("return document.querySelectorAll('#sequences li').length === 16")
+        for dark in (False, True):
+            self.browser.set_dark(dark)
+            lines = self.browser.run("return [...document.querySelectorAll('#sequences li .table > :first-child')]"
+                                     ".map((block) => getComputedStyle(block).borderBottomColor)")
+            colours = [[float(number) for number in re.findall(r"[\d.]+", line)] for line in lines]
+            self.assertEqual(len(colours), 16)
+            for at, (lightness, _, hue) in enumerate(colours):
+                for other_lightness, _, other_hue in colours[:at]:
+                    apart = abs((hue - other_hue + 180) % 360 - 180)
+                    self.assertTrue(apart >= 40 or abs(lightness - other_lightness) >= 0.1, lines)
+            border, card = self.browser.run("return [getComputedStyle(document.querySelector('.legend .cell')).borderTopColor,"
+                                            " getComputedStyle(document.querySelector('section')).backgroundColor]")
+            self.assertGreaterEqual(contrast(border, card), 2)
+        self.browser.click("#stop")
+        self.browser.wait_until(READY)
 
     def test_it_fits_a_telephone_and_a_desk_light_and_dark(self):
         self.serve("step4_prefix_cache")

@@ -124,7 +124,7 @@ void set_counters(benchmark::State& state, const Subject& subject, const Workloa
   state.counters["kv_rows"] = static_cast<double>(report.kv_rows.computed);
   state.counters["kv_reserved"] = static_cast<double>(report.kv_memory.reserved_bytes);
   state.counters["kv_used"] = static_cast<double>(report.kv_memory.used_bytes);
-  state.counters["waste_percent"] = report.kv_memory.waste_percent;
+  state.counters["waste_percent"] = report.kv_memory.waste_percent();
   state.counters["gathered_bytes"] = static_cast<double>(report.counters.gathered_bytes);
   state.counters["cached_tokens"] =
       over_sequences([](const SequenceReport& s) { return static_cast<double>(s.cached_tokens); });

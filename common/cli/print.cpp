@@ -132,7 +132,7 @@ Json json_of(const KvMemoryReport& memory) {
   return {{"bytes_per_token", memory.bytes_per_token},
           {"reserved_bytes", memory.reserved_bytes},
           {"used_bytes", memory.used_bytes},
-          {"waste_percent", memory.waste_percent},
+          {"waste_percent", memory.waste_percent()},
           {"pool_bytes", memory.pool_bytes}};
 }
 
@@ -200,7 +200,7 @@ std::string to_text(const Report& report, bool texts_already_shown) {
   const KvMemoryReport& memory = report.kv_memory;
   line("KV memory", fmt::format("{} reserved, {} used, {:.1f}% waste; {} per token",
                                 readable_bytes(memory.reserved_bytes), readable_bytes(memory.used_bytes),
-                                memory.waste_percent, readable_bytes(memory.bytes_per_token)));
+                                memory.waste_percent(), readable_bytes(memory.bytes_per_token)));
 
   const BlocksReport& blocks = report.blocks;
   if (blocks.total > 0) {

@@ -17,13 +17,9 @@ void Accounts::pass(const PassPlan& plan, const KvManager& manager) {
     projected_[index] = std::max<std::int64_t>(projected_[index], plan.context_len[s]);
   }
 
-  KvMemoryReport now = manager.memory();
+  const KvMemoryReport now = manager.memory();
   KvMemoryReport& most = report_.kv_memory;
   if (std::pair(now.reserved_bytes, now.used_bytes) < std::pair(most.reserved_bytes, most.used_bytes)) return;
-  if (now.reserved_bytes > 0) {
-    now.waste_percent = 100.0 * static_cast<double>(now.reserved_bytes - now.used_bytes) /
-                        static_cast<double>(now.reserved_bytes);
-  }
   most = now;
 }
 

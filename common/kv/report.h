@@ -38,8 +38,13 @@ struct KvMemoryReport {
   std::int64_t bytes_per_token = 0;  ///< K and V of one token, all layers
   std::int64_t reserved_bytes = 0;   ///< given out: reservations, or blocks that are referred to
   std::int64_t used_bytes = 0;       ///< of tokens stored; shared ones once
-  double waste_percent = 0;          ///< of reserved; 0 of 0 is 0
   std::int64_t pool_bytes = 0;       ///< all there is to give out
+  /// Of what is reserved, that which holds nothing; 0 of 0 is 0.
+  double waste_percent() const {
+    const std::int64_t wasted = reserved_bytes - used_bytes;
+    return reserved_bytes == 0 ? 0
+                               : 100.0 * static_cast<double>(wasted) / static_cast<double>(reserved_bytes);
+  }
 };
 
 /// The arithmetic that a cache saves. A row is the K and V of one token.

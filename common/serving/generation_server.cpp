@@ -293,8 +293,9 @@ void GenerationServer::answer_state(const Exchange& exchange) {
   if (engine_ == nullptr) return exchange->answer(not_serving());
   with_status(
       [this, exchange](const EngineStatus& status) {
-        exchange->answer(json_answer(page_state(
-            status, {model_name_, uptime_s(), model_.tokenizer != nullptr, model_.max_sequences})));
+        const PageContext context{model_name_, uptime_s(), model_.tokenizer != nullptr, model_.max_sequences,
+                                  ending_};
+        exchange->answer(json_answer(page_state(status, context)));
       },
       /*with_cache=*/true);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "common/cli/print.h"
 
@@ -15,7 +16,14 @@ using Json = nlohmann::ordered_json;
 constexpr const char kPage[] =
 #include "page.html.inc"
     ;
-constexpr std::size_t kMostCells = 4096;
+// What is listed of what may be many more.
+constexpr std::size_t kMostCells = 4096, kMostSequences = 64, kMostBlocks = 1024;
+
+/// The first `most` of a list.
+template <typename T>
+std::span<const T> first(const std::vector<T>& all, std::size_t most) {
+  return std::span(all).first(std::min(all.size(), most));
+}
 
 /// A letter for each block: "." free, "c" cached, "1" to "9" the sequences that refer to it, 9 or more.
 std::string cells_of(const CacheState& cache) {
@@ -32,23 +40,30 @@ std::string cells_of(const CacheState& cache) {
   return cells;
 }
 
-/// A sequence that was admitted by a pass that is still to come has a table and no tokens.
+/// The blocks of a sequence; in step 2 its reservation, which only the cache's state tells as a block.
+const std::vector<std::int32_t>& blocks_of(const EngineStatus::Running& running, const EngineStatus& status) {
+  if (!status.cache || !running.block_table.empty()) return running.block_table;
+  const auto found = status.cache->sequences.find(running.sequence);
+  return found == status.cache->sequences.end() ? running.block_table : found->second.blocks;
+}
+
+/// The sequences that hold memory, the oldest first, with the tokens stored and the block table of each.
 Json sequences_of(const EngineStatus& status) {
   Json sequences = Json::array();
-  for (const EngineStatus::Running& running : status.running) {
-    Json blocks = running.block_table;
-    if (status.cache && running.block_table.empty()) {  // step 2, whose reservations are blocks
-      const auto found = status.cache->sequences.find(running.sequence);
-      if (found != status.cache->sequences.end()) blocks = found->second.blocks;
-    }
-    sequences.push_back({{"sequence", running.sequence}, {"tokens", running.tokens}, {"blocks", blocks}});
+  for (const EngineStatus::Running& running : first(status.running, kMostSequences)) {
+    const std::vector<std::int32_t>& blocks = blocks_of(running, status);
+    sequences.push_back({{"sequence", running.sequence},
+                         {"tokens", running.tokens},
+                         {"blocks", first(blocks, kMostBlocks)},
+                         {"all_blocks", blocks.size()}});
   }
   return sequences;
 }
 
+/// The sequences that wait, the next to be admitted first.
 Json queue_of(const EngineStatus& status) {
   Json queue = Json::array();
-  for (const EngineStatus::Waiting& waiting : status.queue) {
+  for (const EngineStatus::Waiting& waiting : first(status.queue, kMostSequences)) {
     queue.push_back({{"sequence", waiting.sequence},
                      {"tokens", waiting.tokens},
                      {"samples", waiting.samples},
@@ -74,10 +89,12 @@ Json page_state(const EngineStatus& status, const PageContext& context) {
                 {"uptime_s", context.uptime_s},
                 {"has_tokenizer", context.has_tokenizer},
                 {"max_sequences", context.max_sequences},
+                {"stopping", context.stopping},
                 {"failure", status.failure},
                 {"waiting", status.waiting},
                 {"queue", queue_of(status)},
                 {"running", sequences_of(status)},
+                {"all_running", status.running_count},
                 {"blocks", json_of(status.blocks)},
                 {"memory", json_of(status.memory)},
                 {"counters", json_of(status.counters)},

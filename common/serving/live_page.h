@@ -20,9 +20,12 @@ struct PageContext {
   double uptime_s = 0;             ///< since the server began
   bool has_tokenizer = false;      ///< else prompts are ids
   std::int64_t max_sequences = 0;  ///< that run at a time
+  bool stopping = false;           ///< it is shutting down
 };
 
-/// What the page shows, as GET /state answers it. Of a large pool only the first blocks are shown.
+/// What the page shows, as GET /state answers it. It is asked for twice a second, so it has a bound: the
+/// first 4096 cells of the pool, the first 64 sequences that run, the first 1024 blocks of each, and the
+/// first 64 that wait. "all_cells", "all_running", "all_blocks" and "waiting" say how many there are.
 nlohmann::ordered_json page_state(const EngineStatus& status, const PageContext& context);
 
 }  // namespace kvcache
