@@ -186,7 +186,7 @@ constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--dev
 void refuse_others(std::span<char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
-    if (name.starts_with("-") && std::ranges::count(kOptions, name) == 0)
+    if (name.starts_with("--") && std::ranges::count(kOptions, name) == 0)
       throw InputError(fmt::format(
           "{} has no use here: requests, pool and sharing are set by the benchmark; its options are {}", name,
           fmt::join(kOptions, ", ")));

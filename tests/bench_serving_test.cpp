@@ -31,6 +31,11 @@ TEST(BenchServing, RefusesWhatItSetsItselfAndWhatIsNotItsOwn) {
   }
 }
 
+TEST(BenchServing, NamesTheOptionWhoseValueIsMissingOrWrong) {
+  expect_refusal("bench_serving", {"--device"}, 2, {"--device needs a value"});
+  expect_refusal("bench_serving", {"--threads", "-1"}, 2, {"--threads", "-1"});
+}
+
 TEST(BenchServing, SaysWhatItDoesAndTakes) {
   for (const char* option : {"--help", "-h"}) {
     const ProgramResult result = run_step("bench_serving", {option});

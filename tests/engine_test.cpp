@@ -235,6 +235,19 @@ TEST_P(ServingEngineThatShares, KeepsAPinnedPrefixAndEndsWhatCanNeverFitBesideIt
   EXPECT_EQ(play.held(), pinned);
 }
 
+// The last block of the second prompt is computed, although the prefix holds it, for the logits after it;
+// then the pool has two of them, and no room for a third sequence that takes the wrong one.
+TEST_P(ServingEngineThatShares, SharesThePinnedBlocksAndNotCopiesOfThem) {
+  ServingPlay play = this->play(5);
+  play.engine.pin(request(13, 0).prompt_ids);  // three full blocks and one that is not
+  for (const GenerationRequest& each : {request(13, 2), request(12, 1), request(13, 2), request(12, 1)}) {
+    const GenerationId id = play.submit(each);
+    while (play.step()) {
+    }
+    EXPECT_EQ(play.answers.at(id).ids(), alone(each));
+  }
+}
+
 TEST_P(ServingEngine, EndsAtTheEndOfTheContext) {
   ServingPlay play(GetParam(), 16, *model_, pool_, {.max_batch_tokens = 100, .max_sequences = 2}, nullptr,
                    /*block_size=*/64);

@@ -182,14 +182,17 @@ TEST_F(AnEngineThread, ShowsWhoRunsWhoWaitsAndWhatTheyHold) {
   std::vector<Client> clients(3);
   for (Client& client : clients) submit(client, request(6, 40));
   EXPECT_TRUE(door_->status(kAtOnce).running.empty()) << "waits for nobody: this is from before the pass";
+  EXPECT_EQ(door_->status(kAtOnce).running_count, 1);
+  EXPECT_EQ(door_->status(kAtOnce).waiting, 3) << "they have just come";
   go_on.release();
   reached.acquire();  // in the second pass
   const EngineStatus first = door_->status(kAtOnce);
   ASSERT_EQ(first.running.size(), 1U);
   EXPECT_EQ(first.running[0].tokens, 3);
   EXPECT_EQ(first.running[0].block_table.size(), 1U);
-  EXPECT_EQ(first.waiting, 3);
   EXPECT_EQ(first.blocks.in_use, 1);
+  EXPECT_EQ(first.running_count, 4) << "the counts are of the pass that is running";
+  EXPECT_EQ(first.waiting, 0);
   go_on.release();
   reached.acquire();  // in the third
   const EngineStatus second = door_->status(kAtOnce);

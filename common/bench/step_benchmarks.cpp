@@ -198,13 +198,12 @@ bool is_google_benchmarks(std::string_view word) {
 std::optional<Options> own_options(Step step, std::span<char* const> line) {
   std::vector<const char*> words;
   std::ranges::remove_copy_if(line, std::back_inserter(words), is_google_benchmarks);
-  const std::size_t given = words.size();
   const bool model_named = std::ranges::any_of(words, [](std::string_view word) {
     return word.starts_with("--model") || word.starts_with("--random-weights");
   });
-  if (!model_named) words.insert(words.end(), {"--random-weights", "fairytale"});
+  if (!model_named) words.insert(words.begin() + 1, {"--random-weights", "fairytale"});
   std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
-  if (options) refuse_unused(std::span(words).subspan(1, given - 1));
+  if (options) refuse_unused(std::span(words).subspan(1));
   return options;
 }
 

@@ -134,12 +134,13 @@ std::int32_t Engine::fresh_sequence() {
 
 // One pass
 
-bool Engine::run_pass() {
+bool Engine::run_pass(const std::function<void()>& on_planned) {
   const Clock::time_point begin = Clock::now();
   const bool prepared = scheduler_.prepared();
   NextPass pass = scheduler_.next();
   for (; pass.stuck != nullptr; pass = scheduler_.next()) end_stuck(static_cast<Sample&>(*pass.stuck));
   if (pass.turns.empty()) return false;
+  if (on_planned) on_planned();
 
   const Clock::time_point planned = Clock::now();
   model_.forward(pass.plan, store_);  // on a GPU it runs while the host goes on here

@@ -112,9 +112,10 @@ class Engine {
   void fail();
 
   /// Computes one pass.
+  /// @param on_planned  called before it is computed: who is admitted by it runs already
   /// @return false if there was nothing to compute: no request is there
   /// @throws RunError when logits are not finite, or the device fails.
-  bool run_pass();
+  bool run_pass(const std::function<void()>& on_planned = {});
 
   std::int64_t queued() const { return queued_; }            ///< requests that were not admitted yet
   const Scheduler& scheduler() const { return scheduler_; }  ///< who runs and who waits

@@ -52,7 +52,10 @@ void EngineThread::serve() {
   while (!stopping_) {
     carry_out_orders(lock);
     lock.unlock();
-    const bool worked = engine_.run_pass();
+    const bool worked = engine_.run_pass([this] {
+      const std::lock_guard planned(mutex_);
+      count_sequences();  // the pass may be long
+    });
     lock.lock();
     queued_requests_ = engine_.queued();
     if (wanted_ || !worked) update_status();
@@ -82,10 +85,10 @@ void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   count_sequences();
 }
 
-/// It costs nothing, so it is always up to date, also when the next pass is long.
+/// It costs nothing, so it is done more often than the rest.
 void EngineThread::count_sequences() {
   status_.running_count = std::ssize(engine_.scheduler().running());
-  status_.waiting = std::ssize(engine_.scheduler().waiting()) + ordered_requests_;
+  status_.waiting = std::ssize(engine_.scheduler().waiting());
 }
 
 void EngineThread::update_status() {
@@ -120,13 +123,14 @@ void EngineThread::enqueue(Order order) {
 }
 
 std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(GenerationRequest request,
-                                                                       OnGenerationEvent on_event) {
+                                                                       OnGenerationEvent on_event,
+                                                                       Engine::Clock::time_point arrived) {
   engine_.check(request);
   const std::lock_guard lock(mutex_);
   if (closed_) return Refusal::closed;
   if (ordered_requests_ + queued_requests_ >= max_queued_) return Refusal::queue_full;
   ++ordered_requests_;
-  enqueue(Submission{++last_id_, std::move(request), std::move(on_event), Engine::Clock::now()});
+  enqueue(Submission{++last_id_, std::move(request), std::move(on_event), arrived});
   return last_id_;
 }
 
@@ -160,6 +164,7 @@ EngineStatus EngineThread::status(std::chrono::milliseconds at_most, bool with_c
   // While the engine's thread sleeps, the engine belongs to who holds the mutex.
   if (idle_ && with_cache && status_.failure.empty()) status_.cache = engine_.manager().state();
   EngineStatus status = status_;
+  status.waiting += ordered_requests_;
   if (!with_cache) status.cache.reset();
   return status;
 }

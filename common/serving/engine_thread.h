@@ -67,9 +67,11 @@ class EngineThread {
   EngineThread& operator=(const EngineThread&) = delete;
 
   /// A request from any thread.
+  /// @param arrived  since when it waits
   /// @return its id, or why it is not taken: then the listener is never called
   /// @throws InputError as Engine::check
-  std::variant<GenerationId, Refusal> submit(GenerationRequest request, OnGenerationEvent on_event);
+  std::variant<GenerationId, Refusal> submit(GenerationRequest request, OnGenerationEvent on_event,
+                                             Engine::Clock::time_point arrived = Engine::Clock::now());
   /// Ends a request before the next pass. Its listener is told, unless it was before.
   void cancel(GenerationId id);
 

@@ -215,11 +215,12 @@ HttpAnswer GenerationServer::not_serving() const {
 
 void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
-  boost::asio::post(*reader_, [this, exchange, read = std::move(read), body = exchange->take_body()] {
+  boost::asio::post(*reader_, [this, exchange, read = std::move(read), body = exchange->take_body(),
+                               arrived = Engine::Clock::now()] {
     HttpAnswer refusal;
     try {
       const auto asked = std::make_shared<AskedGeneration>(read(body));
-      return http_.post([this, exchange, asked] { submit(exchange, std::move(*asked)); });
+      return http_.post([this, exchange, asked, arrived] { submit(exchange, std::move(*asked), arrived); });
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
@@ -229,7 +230,8 @@ void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   });
 }
 
-void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
+void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
+                              Engine::Clock::time_point arrived) {
   if (exchange->departed()) return;
   const auto answering = std::make_shared<Answering>(exchange, asked);
   std::erase_if(answering_, [](const auto& other) { return other.expired(); });
@@ -244,7 +246,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked) {
   };
   std::variant<GenerationId, EngineThread::Refusal> submitted;
   try {
-    submitted = engine_->submit(std::move(asked.request), tell);
+    submitted = engine_->submit(std::move(asked.request), tell, arrived);
   } catch (const InputError& error) {
     return exchange->answer(error_answer(400, error.what()));
   }

@@ -58,7 +58,7 @@ class GenerationServer {
   void wait();
   void handle(const Exchange& exchange);
   void answer_generation(const Exchange& exchange, Read read);
-  void submit(const Exchange& exchange, AskedGeneration asked);
+  void submit(const Exchange& exchange, AskedGeneration asked, Engine::Clock::time_point arrived);
   void answer_health(const Exchange& exchange);
   void answer_metrics(const Exchange& exchange);
   void answer_state(const Exchange& exchange);
