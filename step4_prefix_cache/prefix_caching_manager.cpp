@@ -61,7 +61,7 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
     }
     const std::uint64_t hash = hashes[static_cast<std::size_t>(block)];
     if (const auto found = index_.find(hash, parent, tokens); found && hits.host_slots.empty()) {
-      hits.blocks.push_back(*found);
+      hits.blocks.push_back(pinned_twin(*found, block).value_or(*found));
       parent = index_.content(*found).identity;
     } else if (const auto slot = host_.find(hash, parent, tokens)) {
       hits.host_slots.push_back(*slot);
@@ -72,6 +72,17 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
     hits.tokens += shape_.block_size;
   }
   return hits;
+}
+
+/// The pinned prefix's own block that holds what `found`, block `n` of a sequence, holds. It is in use, so it
+/// costs nothing to share it, where a copy that nobody uses would be taken from the free blocks.
+std::optional<std::int32_t> PrefixCachingManager::pinned_twin(std::int32_t found, std::int64_t n) const {
+  if (!pinned_) return std::nullopt;
+  const std::vector<std::int32_t>& pinned = sequences_.at(*pinned_).blocks;
+  if (n >= std::ssize(pinned)) return std::nullopt;
+  const std::int32_t block = pinned[static_cast<std::size_t>(n)];
+  const bool holds_the_same = index_.content(block).identity == index_.content(found).identity;
+  return holds_the_same ? std::optional(block) : std::nullopt;
 }
 
 PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std::int32_t> token_ids) const {

@@ -94,6 +94,7 @@ class PrefixCachingManager final : public KvManager {
   };
   Hits find_cached(std::span<const std::int32_t> token_ids) const;
   Hits find_prefix(std::span<const std::int32_t> token_ids) const;
+  std::optional<std::int32_t> pinned_twin(std::int32_t found, std::int64_t n) const;
   std::uint64_t hash_of(std::optional<std::uint64_t> parent, std::span<const std::int32_t> token_ids) const;
   std::span<const std::int32_t> tokens_of_block(std::span<const std::int32_t> token_ids,
                                                 std::int64_t block) const;

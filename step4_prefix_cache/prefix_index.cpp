@@ -20,10 +20,9 @@ void PrefixIndex::insert(std::int32_t block, const BlockContent& content,
   // A second entry would make the bucket's list a ring, and a look-up endless.
   if (!is_block(block) || contains(block))
     throw std::logic_error("block " + std::to_string(block) + " is findable already, or is no block");
-  std::int32_t* link = &first_[bucket(content.hash)];
-  while (*link != kNone) link = &entries_[static_cast<std::size_t>(*link)].next;
-  *link = block;
-  entries_[static_cast<std::size_t>(block)] = {content, kNone};
+  std::int32_t& first = first_[bucket(content.hash)];
+  entries_[static_cast<std::size_t>(block)] = {content, first};
+  first = block;
   std::copy(token_ids.begin(), token_ids.end(), token_ids_.begin() + block * block_size_);
   ++size_;
 }

@@ -43,9 +43,8 @@ class PrefixIndex {
   }
   std::span<const std::int32_t> token_ids(std::int32_t block) const;  ///< [block_size]
 
-  /// A block with this parent and these tokens; of several the one that was there first, so that who shares a
-  /// pinned prefix shares its own blocks and not copies of them. The hash only says where to look; parent and
-  /// tokens are compared.
+  /// A block with this parent and these tokens. The hash only says where to look; parent and tokens are
+  /// compared.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.

@@ -268,7 +268,7 @@ class ServerPageTest(unittest.TestCase):
                     ...[...document.querySelectorAll('.owned[title]')].map((cell) => cell.title)]
         """)
         self.assertEqual(shown, ["running70", "sequence 5, 16 tokens stored7and 1499 more", "and 69 more", "and 89 more",
-                                 "block 7: sequence 5", "block 8: in use, by no sequence of the list"])
+                                 "block 7: sequence 5", "block 8: in use: a pinned prefix, or a sequence that is not listed"])
 
     def test_colours_can_be_told_apart(self):
         self.serve("step4_prefix_cache")
