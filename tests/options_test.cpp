@@ -439,6 +439,7 @@ TEST(Options, HelpListsTheOptionsOfTheStepOnly) {
   EXPECT_NE(step1.find("--tokens N"), std::string::npos);
   EXPECT_NE(step1.find("(default: 64)"), std::string::npos);
   EXPECT_NE(step1.find("Exit codes: 0"), std::string::npos);
+  EXPECT_NE(step1.find("generation_config.json only eos_token_id counts"), std::string::npos);
   EXPECT_EQ(step1.find("--block-size"), std::string::npos);
   EXPECT_EQ(step1.find("--max-seq-len"), std::string::npos);
   EXPECT_NE(printed(Step::flat_cache, {"-h"}).find("--max-seq-len N"), std::string::npos);
@@ -490,6 +491,16 @@ TEST(ShippedModel, NamesThePlacesIfItIsNotThere) {
     EXPECT_STREQ(
         error.what(),
         "the shipped model is not in /nowhere/a, nor in /nowhere/b; give a checkpoint folder with --model");
+  }
+}
+
+TEST(ShippedModel, SaysWhyAPlaceCannotBeRead) {
+  const std::filesystem::path place = "/tmp/" + std::string(300, 'x');
+  try {
+    first_model_folder({&place, 1});
+    FAIL() << "found a model";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("(File name too long)"), std::string::npos) << error.what();
   }
 }
 

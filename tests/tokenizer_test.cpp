@@ -145,6 +145,43 @@ std::string repeated(const std::string& unit, std::size_t bytes) {
   return text;
 }
 
+TEST(TokenizerFile, IsReadLikeTheOtherJsonFiles) {
+  const std::string whole = plain_tokenizer().dump();
+  EXPECT_EQ(refusal(whole), "nothing");
+  EXPECT_PRED_FORMAT2(IsSubstring, "1e400", refusal(std::string(R"({"version":1e400})")));
+  EXPECT_PRED_FORMAT2(IsSubstring, "NUL", refusal(whole + std::string("\0garbage", 8)));
+  EXPECT_NE(refusal(whole + "{}"), "nothing");
+  EXPECT_PRED_FORMAT2(IsSubstring, "\"model\" is given twice",
+                      refusal(std::string(R"({"model":{},"model":{}})")));
+  EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(std::string(100'000, '[')));
+  EXPECT_PRED_FORMAT2(IsSubstring, "100000001 bytes are more than the 100000000 that are read",
+                      refusal(std::string(100'000'001, ' ')));
+}
+
+TEST(TokenizerFile, HasNoMoreValuesThanTwiceTheLargestThereIs) {
+  std::string content = "[{}";
+  for (int value = 2; value < 4'000'000; ++value) content += ",{}";  // the list is one, too
+  EXPECT_EQ(refusal(content + "]"), ": must be an object");
+  EXPECT_EQ(refusal(content + ",{}]"), ": more than 4000000 values");
+}
+
+TEST(TokenizerFile, IsNotAbsentWhereALinkLeadsNowhere) {
+  const TokenizerFolder folder("");
+  const std::filesystem::path file = folder.path() / "tokenizer.json";
+  const auto message = [&]() -> std::string {
+    try {
+      const Tokenizer tokenizer(folder.path());
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  std::filesystem::remove(file);
+  EXPECT_EQ(message(), file.string() + ": no such file; texts need it, --ids does without");
+  std::filesystem::create_symlink("gone", file);
+  EXPECT_EQ(message(), file.string() + ": no such file, this is a link to gone");
+}
+
 // The reference checkpoints
 
 TEST(ReferenceTokenizers, EncodeAndDecodeEveryTextAsHuggingFaceDoes) {
@@ -881,12 +918,12 @@ TEST(TokenizerFile, IsRefusedForIdsOutOfRange) {
 }
 
 TEST(TokenizerFile, IsRefusedInOneLineWhateverItContains) {
-  EXPECT_EQ(refusal(std::string()), ": not JSON, at byte 1");
-  EXPECT_EQ(refusal(std::string("{\n\"a\":\xFF}")), ": not JSON, at byte 7");
+  EXPECT_PRED_FORMAT2(IsSubstring, "line 1, column 1", refusal(std::string()));
+  EXPECT_PRED_FORMAT2(IsSubstring, "line 2, column 5", refusal(std::string("{\n\"a\":\xFF}")));
   EXPECT_EQ(refusal(std::string("[1]")), ": must be an object");
   EXPECT_EQ(refusal(std::string("null")), ": must be an object");
   EXPECT_EQ(refusal(std::string("{}")), ": lacks \"model\"");
-  EXPECT_EQ(refusal(std::string("{1: 2}")), ": not JSON, at byte 2");
+  EXPECT_PRED_FORMAT2(IsSubstring, "line 1, column 2", refusal(std::string("{1: 2}")));
   EXPECT_EQ(refusal(std::string(R"({"model": {"vocab": {}, "merges": []}})")),
             ": model.vocab: must be an object with tokens");
   EXPECT_EQ(refusal(std::string(R"({"model": {"vocab": [], "merges": []}})")),
@@ -900,10 +937,10 @@ TEST(TokenizerFile, IsRefusedInOneLineWhateverItContains) {
       refusal(std::string(R"({"normalizer": {"type": "\n)" + std::string(5000, 'x') + R"("}})")));
 }
 
-TEST(TokenizerFile, MayBeNestedHoweverDeep) {
+TEST(TokenizerFile, MayBeNestedNoDeeperThanAnyIs) {
   const std::string deep(100'000, '[');
-  EXPECT_PRED_FORMAT2(IsSubstring, "not JSON", refusal(deep));
-  EXPECT_EQ(refusal(deep + std::string(100'000, ']')), ": must be an object");
+  EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(deep));
+  EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(deep + std::string(100'000, ']')));
 
   std::string sequences = R"({"type": "NFC"})";
   for (int depth = 0; depth < 8; ++depth)

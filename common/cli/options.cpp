@@ -335,6 +335,8 @@ std::string help_of(Step step) {
   add("-h,--help", "", "print this help", output);
   add("--version", "", "print the version", output);
   app.footer(
+      "Of a model's generation_config.json only eos_token_id counts. Its temperature, top_k, top_p and\n"
+      "the like do not: the default is greedy, so that every step gives the same tokens each time.\n"
       "A value that begins with a dash is written with an equals sign: --prompt=-x.\n"
       "Exit codes: 0 success, 1 a failure while running, 2 an option or an input that is not right.");
   app.get_formatter()->column_width(28);
@@ -464,9 +466,11 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 std::filesystem::path first_model_folder(std::span<const std::filesystem::path> places) {
   std::vector<std::string> names;
   for (const std::filesystem::path& place : places) {
-    std::error_code error;  // a place that cannot be read is not the model
-    if (std::filesystem::exists(place / "config.json", error)) return place;
-    names.push_back(place.string());
+    std::error_code error;  // a place that cannot be read is not the model, but the message says why
+    const std::filesystem::file_status status = std::filesystem::status(place / "config.json", error);
+    if (std::filesystem::exists(status)) return place;
+    const bool unknown = status.type() == std::filesystem::file_type::none;
+    names.push_back(unknown ? fmt::format("{} ({})", place.string(), error.message()) : place.string());
   }
   throw InputError(fmt::format("the shipped model is not in {}; give a checkpoint folder with --model",
                                fmt::join(names, ", nor in ")));

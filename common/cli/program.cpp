@@ -15,6 +15,7 @@
 #include "common/cli/progress.h"
 #include "common/error.h"
 #include "common/kv/tracing_manager.h"
+#include "common/model/input_file.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -156,8 +157,7 @@ Program load_program(Step step, Options options) {
     const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
     program.model_name = folder.string();
     const ModelConfig config = read_config(folder);
-    if (needs_tokenizer(given) || std::filesystem::exists(folder / "tokenizer.json"))
-      program.tokenizer.emplace(folder);
+    if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights");
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);

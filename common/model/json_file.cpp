@@ -1,6 +1,6 @@
 /// @file
 /// Reads JSON twice: a first pass that builds nothing looks for what the library would let through (duplicate
-/// fields, endless nesting), the second builds the value.
+/// fields, endless nesting, more values than memory should hold), the second builds the value.
 #include "common/model/json_file.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/model/input_file.h"
 
 namespace kvcache {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t max_depth = 64;
-constexpr std::uintmax_t max_file_bytes = 100'000'000;
+constexpr std::size_t max_values = 4'000'000;
 
 /// The library's words without its error code, on one line of printable ASCII.
 std::string plain(std::string message) {
@@ -37,13 +38,13 @@ class StrictReader : public json::json_sax_t {
  public:
   explicit StrictReader(const std::string& source) : source_(source) {}
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(std::int64_t) override { return true; }
-  bool number_unsigned(std::uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(json::binary_t&) override { return true; }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(std::int64_t) override { return count(); }
+  bool number_unsigned(std::uint64_t) override { return count(); }
+  bool number_float(double, const std::string&) override { return count(); }
+  bool string(std::string&) override { return count(); }
+  bool binary(json::binary_t&) override { return count(); }
   bool start_object(std::size_t) override { return enter(); }
   bool end_object() override { return leave(); }
   bool start_array(std::size_t) override { return enter(); }
@@ -58,11 +59,15 @@ class StrictReader : public json::json_sax_t {
   }
 
  private:
+  bool count() {
+    if (++values_ > max_values) throw InputError(fmt::format("{}: more than {} values", source_, max_values));
+    return true;
+  }
   bool enter() {
     if (fields_.size() == max_depth)
       throw InputError(fmt::format("{}: nested more than {} levels deep", source_, max_depth));
     fields_.emplace_back();
-    return true;
+    return count();
   }
   bool leave() {
     fields_.pop_back();
@@ -70,6 +75,7 @@ class StrictReader : public json::json_sax_t {
   }
 
   const std::string& source_;
+  std::size_t values_ = 0;                               ///< seen so far
   std::vector<std::unordered_set<std::string>> fields_;  ///< names seen in each open object; lists have none
 };
 
@@ -84,22 +90,16 @@ json parse_json(std::string_view text, const std::string& source) {
   return json::parse(text);
 }
 
-json read_json_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status))
-    throw InputError(fmt::format(
-        "{}: {}", path.string(),
-        status.type() == std::filesystem::file_type::not_found ? "no such file" : error.message()));
-  if (!std::filesystem::is_regular_file(status))
-    throw InputError(fmt::format("{}: not a regular file", path.string()));
-
+json read_json_file(const std::filesystem::path& path, std::uintmax_t max_bytes) {
+  require_regular_file(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw InputError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error || bytes > max_file_bytes)
+  if (error) throw InputError(fmt::format("{}: {}", path.string(), error.message()));
+  if (bytes > max_bytes)
     throw InputError(
-        fmt::format("{}: {} bytes are more than the {} that are read", path.string(), bytes, max_file_bytes));
+        fmt::format("{}: {} bytes are more than the {} that are read", path.string(), bytes, max_bytes));
   std::string text(bytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (static_cast<std::uintmax_t>(file.gcount()) != bytes)

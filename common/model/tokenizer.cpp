@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +12,8 @@
 #include "common/error.h"
 #include "common/model/added_tokens.h"
 #include "common/model/bpe.h"
+#include "common/model/input_file.h"
+#include "common/model/json_file.h"
 #include "common/model/normalizer.h"
 #include "common/model/pre_tokenizer.h"
 #include "common/model/token_decoder.h"
@@ -23,17 +24,9 @@ namespace kvcache {
 namespace {
 
 nlohmann::json read_json(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
+  if (!has_entry(path))
     throw InputError(fmt::format("{}: no such file; texts need it, --ids does without", path.string()));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(fmt::format("{}: cannot be read", path.string()));
-  try {
-    return nlohmann::json::parse(stream);
-  } catch (const nlohmann::json::parse_error& parse_error) {
-    throw InputError(fmt::format("{}: not JSON, at byte {}", path.string(), parse_error.byte));
-  }
+  return read_json_file(path);
 }
 
 /// The "post_processor": ids around those of the text.
