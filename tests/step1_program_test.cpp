@@ -347,6 +347,47 @@ TEST(Step1Program, FilesThatCannotBeReadAreNamed) {
   }
 }
 
+TEST(Step1Program, ALinkThatLeadsNowhereIsNotAnAbsentFile) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
+    const Copy model;
+    std::filesystem::remove(model / name);
+    std::filesystem::create_symlink("gone", model / name);
+    expect_refusal({"--model", model.path(), "--ids", "5"}, 2, {(model / name).string(), "a link to gone"});
+  }
+}
+
+TEST(Step1Program, AMistralRunsUpToItsWindowAndIsRefusedBeyondByName) {
+  const Copy model(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
+  const std::vector<std::string> arguments{"--model", model.path(), "--ids", counted_ids(20), "--ignore-eos"};
+  const auto outputs = [&](const char* tokens) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--tokens", tokens});
+    return report_of(all)["sequences"][0]["output_ids"].get<std::vector<int>>();
+  };
+  const std::vector<int> of_the_llama = outputs("12");
+  model.change_config(
+      {{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 32}});
+  EXPECT_EQ(outputs("12"), of_the_llama);
+  EXPECT_EQ(outputs("13"), of_the_llama);  // the context ends here, as any model's does
+  expect_refusal({"--model", model.path(), "--ids", counted_ids(32)}, 2,
+                 {"32 tokens", "context is 32", "sliding_window"});
+}
+
+TEST(Step1Program, MemoryThatRunsOutInAFileEndsTheRunInOneLine) {
+  const Copy model;
+  std::string tokenizer = "[{}";
+  for (int value = 0; value < 3'900'000; ++value) tokenizer += ",{}";
+  write_file(model / "tokenizer.json", tokenizer + "]");
+  const std::string program = (std::filesystem::path(BINARY_DIR) / "step1_no_cache").string();
+  const ProgramResult result = run_program(
+      "/bin/sh",
+      {"-c", "ulimit -v 300000; exec \"$0\" --device cpu --model \"$1\" --threads 1", program, model.path()});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find("error: out of memory"), std::string::npos) << result.err;
+}
+
 TEST(Step1Program, APartOfACheckpointIsRefusedNamingWhatIsMissing) {
   expect_refusal({"--model", kTinyModel + "/config.json"}, 2, {"config.json is not a folder"});
   expect_refusal({"--model", kTinyModel + "/model.safetensors"}, 2, {"is not a folder"});

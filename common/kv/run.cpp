@@ -194,9 +194,8 @@ void check_prompt(const std::string& name, std::span<const std::int32_t> ids, co
     }
   }
   if (length >= config.max_position_embeddings) {
-    throw InputError(
-        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
-                    length, config.max_position_embeddings));
+    throw InputError(fmt::format("{} has {} tokens and {}; it must leave room for one more", name, length,
+                                 config.context_sentence()));
   }
 }
 

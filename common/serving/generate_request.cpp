@@ -99,10 +99,9 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
   const std::int64_t length = std::ssize(ids), context = model.config->max_position_embeddings;
   if (length == 0) throw RequestError(400, name, name + " has no token; give at least one");
   if (length >= context)
-    throw RequestError(
-        422, name,
-        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
-                    length, context));
+    throw RequestError(422, name,
+                       fmt::format("{} has {} tokens and {}; it must leave room for one more", name, length,
+                                   model.config->context_sentence()));
   if (const std::int64_t capacity = model.manager->capacity_for(ids); length > capacity)
     throw RequestError(422, name,
                        fmt::format("{} has {} tokens and the cache holds at most {} of such a sequence", name,
