@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <system_error>
 #include <utility>
 
 #include "common/model/byte_level.h"
