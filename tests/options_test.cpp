@@ -146,6 +146,19 @@ TEST(Options, KeepPromptsAndIdsInTheOrderOfTheLine) {
   EXPECT_EQ(options.prompts, (std::vector<Prompt>{"a", Ids{1, 2}, "b", Ids{4}}));
 }
 
+TEST(Options, KeepPromptFilesAmongTheOtherPrompts) {
+  const Options options =
+      parse({"--prompt", "a", "--prompt-file", "b.txt", "--ids", "1", "--prompt-file=-", "--prompt", "c"});
+  EXPECT_EQ(options.prompts, (std::vector<Prompt>{"a", PromptFile{"b.txt"}, Ids{1}, PromptFile{"-"}, "c"}));
+}
+
+TEST(Options, RefuseStdinTwiceAndAFileWithoutAName) {
+  EXPECT_EQ(refusal({"--prompt-file", "-", "--prompt", "a", "--prompt-file=-"}),
+            "--prompt-file - is given twice; stdin can be read only once");
+  EXPECT_EQ(refusal({"--prompt-file="}), "--prompt-file must be a text that is not empty, not \"\"");
+  EXPECT_EQ(refusal({"--prompt-file"}), "--prompt-file needs a value: --prompt-file FILE");
+}
+
 TEST(Options, KeepTheBytesOfAPrompt) {
   for (const std::string text : {"[a, b]", "{}", "a=b", "%%", " a ", "\"quoted\"", "a\nb\t", "\xff\xfe",
                                  "\xC3\xA9", "010", "-1", "-", "- item", "--"}) {
@@ -375,6 +388,9 @@ TEST(Options, RefuseContradictions) {
             "--model and --random-weights exclude each other: the weights are read or made up");
   EXPECT_EQ(refusal({"--prompt", "a", "--random-weights", "fairytale"}),
             "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
+  EXPECT_EQ(
+      refusal({"--prompt-file", "a", "--random-weights", "fairytale"}),
+      "--prompt-file needs a tokenizer, which --random-weights does not have; give token ids with --ids");
   EXPECT_EQ(refusal({"--system-prompt", "a", "--random-weights", "fairytale"}, Step::prefix_cache),
             "--system-prompt needs a tokenizer, which --random-weights does not have");
   EXPECT_EQ(refusal({"--num-blocks", "4", "--kv-memory", "1MiB"}, Step::paged),
@@ -413,10 +429,10 @@ TEST(Options, OfOneRunAreNotThoseOfAServer) {
   EXPECT_EQ(
       refusal({"--serve", "--prompt", "x"}, Step::paged),
       "--prompt and --serve exclude each other: a server is asked by requests, each with its own settings");
-  for (const Words& words :
-       {Words{"--ids", "1"}, Words{"--tokens", "4"}, Words{"--ignore-eos"}, Words{"--temperature", "1"},
-        Words{"--top-k", "1"}, Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},
-        Words{"--json"}, Words{"--logits"}, Words{"--trace", "file"}, Words{"--demo"}}) {
+  for (const Words& words : {Words{"--ids", "1"}, Words{"--prompt-file", "-"}, Words{"--tokens", "4"},
+                             Words{"--ignore-eos"}, Words{"--temperature", "1"}, Words{"--top-k", "1"},
+                             Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},
+                             Words{"--json"}, Words{"--logits"}, Words{"--trace", "file"}, Words{"--demo"}}) {
     Words line = words;
     line.emplace_back("--serve");
     EXPECT_TRUE(refusal(line, Step::prefix_cache).starts_with(words[0] + " and --serve exclude each other"));

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "tests/checkpoint_builder.h"
 #include "tests/report_of.h"
@@ -81,6 +83,28 @@ TEST(Step1Program, ZeroTokensIsPrefillOnly) {
   EXPECT_EQ(report["sequences"][0]["logits"].size(), 768U);
 }
 
+TEST(Step1Program, WhatWasNotMeasuredIsNullAndNotZero) {
+  for (const char* tokens : {"0", "1"}) {
+    const nlohmann::json timing =
+        report_of({"--model", kTinyModel, "--ids", "1,2,3", "--tokens", tokens})["timing"];
+    EXPECT_TRUE(timing["ms_per_token"].is_null()) << timing;
+    EXPECT_TRUE(timing["decode_tokens_per_s"].is_null()) << timing;
+    EXPECT_GT(timing["prefill_tokens_per_s"], 0) << timing;
+  }
+}
+
+// A prompt may end with what would end an output: nothing has been generated yet.
+TEST(Step1Program, APromptThatEndsWithAnEndOfSequenceIsPrefilledAndContinued) {
+  for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
+    const auto sequence = [&](const char* tokens) {
+      return kvcache::report_of(step, {"--ids", "5,6,2", "--tokens", tokens})["sequences"][0];
+    };
+    EXPECT_EQ(sequence("0")["finish_reason"], "length") << step;
+    EXPECT_EQ(sequence("0")["output_ids"], nlohmann::json::array()) << step;
+    EXPECT_GE(sequence("2")["output_ids"].size(), 1U) << step;
+  }
+}
+
 TEST(Step1Program, TheSequenceEndsWhereTheContextEnds) {
   std::string ids = "1";
   for (int n = 1; n < 510; ++n) ids += "," + std::to_string(n % 700);
@@ -114,6 +138,25 @@ TEST(Step1Program, TheThreadCountChangesNoBit) {
     EXPECT_EQ(report["sequences"][0]["logits"], first["sequences"][0]["logits"]) << threads;
     EXPECT_EQ(report["sequences"][0]["output_ids"], first["sequences"][0]["output_ids"]) << threads;
   }
+}
+
+/// FNV-1a (Fowler, Noll, Vo) over the bits of the numbers.
+std::uint64_t hash_of_bits(const nlohmann::json& numbers) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const nlohmann::json& number : numbers) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(number.get<double>()));
+    for (unsigned shift = 0; shift < 32; shift += 8) hash = (hash ^ (bits >> shift & 0xFFU)) * 1099511628211U;
+  }
+  return hash;
+}
+
+// Attention takes the context in chunks and merges them in order; chunks of another size give other bits, in
+// all steps alike, so that no comparison between steps can see it. Long enough for several chunks.
+TEST(Step1Program, TheLogitsOfALongPromptHaveTheBitsThatTheyAlwaysHad) {
+  std::string ids = "1";
+  for (int n = 1; n < 200; ++n) ids += "," + std::to_string(n * 37 % 1000);
+  const nlohmann::json report = report_of({"--ids", ids, "--tokens", "0", "--dtype", "f32", "--logits"});
+  EXPECT_EQ(hash_of_bits(report["sequences"][0]["logits"]), 5011635867787854459U);
 }
 
 TEST(Step1Program, EqualSeedsGiveEqualIdsAndNeighboursChangeNothing) {
@@ -162,6 +205,41 @@ TEST(Step1Program, AFolderWithoutATokenizerTakesIdsAndRefusesTextsSayingSo) {
 
 TEST(Step1Program, ATextThatIsNotUtf8IsRefusedNamingThePrompt) {
   expect_refusal({"--prompt", "fine", "--prompt=\xFF"}, 2, {"prompt 2", "UTF-8"});
+}
+
+TEST(Step1Program, PromptsComeFromFilesAndStdinInTheOrderOfTheLine) {
+  const TemporaryFolder folder;
+  write_file(folder / "wolf.txt", "The wolf\n");
+  const std::vector<std::string> mixed{
+      "--prompt-file", folder / "wolf.txt", "--ids", "5,6",   "--prompt-file", "-", "--prompt",
+      "Once",          "--tokens",          "3",     "--json"};
+  const std::vector<std::string> texts{"--prompt",     "The wolf", "--ids", "5,6",      "--prompt",
+                                       "A queen\nand", "--prompt", "Once",  "--tokens", "3"};
+  for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
+    const ProgramResult result = run_step(step, mixed, Gpu::hidden, "A queen\nand\r\n");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const nlohmann::json sequences = nlohmann::json::parse(result.out)["sequences"];
+    const nlohmann::json expected = kvcache::report_of(step, texts)["sequences"];
+    ASSERT_EQ(sequences.size(), expected.size());
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+      EXPECT_EQ(sequences[n]["prompt_ids"], expected[n]["prompt_ids"]) << step << " " << n;
+      EXPECT_EQ(sequences[n]["output_ids"], expected[n]["output_ids"]) << step << " " << n;
+    }
+  }
+}
+
+TEST(Step1Program, APromptFileThatIsNoTextIsRefusedByName) {
+  const TemporaryFolder folder;
+  write_file(folder / "bytes", std::string("ab\0c", 4));
+  write_file(folder / "latin1", "caf\xe9");
+  write_file(folder / "empty", "\n");
+  expect_refusal({"--prompt-file", folder / "bytes"}, 2, {"bytes: byte 3 is a NUL"});
+  expect_refusal({"--prompt-file", folder / "latin1"}, 2, {"latin1: it is not valid UTF-8 at byte 4"});
+  expect_refusal({"--prompt-file", folder.path()}, 2, {folder.path().string() + ": Is a directory"});
+  expect_refusal({"--prompt-file", folder / "none"}, 2, {"none: No such file"});
+  expect_refusal({"--prompt", "a", "--prompt-file", folder / "empty"}, 2, {"prompt 2 is empty"});
+  expect_refusal({"--prompt-file", "-"}, 2, {"prompt 1 is empty"});
+  expect_refusal({"--prompt-file", "/dev/zero"}, 2, {"/dev/zero: byte 1 is a NUL"});
 }
 
 TEST(Step1Program, RandomWeightsNeedNoCheckpointAndAreTheSameEachTime) {

@@ -165,7 +165,9 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.random_weights = some_text(given); }},
     {"--prompt", "TEXT", input, "a text to continue; repeat it for several (default: one that fits)", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
-    {"--ids", "1,2,3", input, "the same as token ids; mixes with --prompt", every_step,
+    {"--prompt-file", "FILE", input, "a text from a file, less one newline at its end; - is stdin; repeatable", every_step,
+     [](Options& options, const Given& given) { options.prompts.emplace_back(PromptFile{some_text(given)}); }, true},
+    {"--ids", "1,2,3", input, "the same as token ids; repeatable; all three mix in the order given", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
     {"--tokens", "N", input, "new tokens per sequence; 0 computes the prompt only (default: 64)", every_step,
      [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
@@ -199,7 +201,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.dtype = one_of<DType>(given, {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}});
      }},
-    {"--threads", "N", place, "CPU threads (default: all)", every_step,
+    {"--threads", "N", place, "CPU threads (default: one for each processor that may be used)", every_step,
      [](Options& options, const Given& given) { options.threads = static_cast<int>(whole_number(given, 1, 1024)); }},
 
     {"--max-seq-len", "N", cache, "positions reserved per sequence (default: the model's limit)", step_2,
@@ -336,6 +338,7 @@ std::string help_of(Step step) {
   add("--version", "", "print the version", output);
   app.footer(
       "A value that begins with a dash is written with an equals sign: --prompt=-x.\n"
+      "On a terminal texts come as they are generated, one after the other, in the order of the prompts.\n"
       "Exit codes: 0 success, 1 a failure while running, 2 an option or an input that is not right.");
   app.get_formatter()->column_width(28);
   std::string help = app.help();
@@ -346,8 +349,8 @@ std::string help_of(Step step) {
 
 /// With --serve every request brings its own; and what tells of one run has no run to tell of.
 constexpr std::string_view options_of_one_run[] = {
-    "--prompt", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k", "--top-p",
-    "--seed",   "--samples", "--json",   "--logits",     "--trace",       "--demo"};
+    "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
+    "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
 constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
                                                    "--max-batch-tokens"};
 
@@ -375,12 +378,17 @@ void refuse_mixture_with_serving(const Options& options, std::span<const std::st
 void refuse_contradictions(const Options& options) {
   const bool random = !options.random_weights.empty();
   const auto is_text = [](const Prompt& prompt) { return std::holds_alternative<std::string>(prompt); };
+  const auto is_file = [](const Prompt& prompt) { return std::holds_alternative<PromptFile>(prompt); };
+  if (std::ranges::count(options.prompts, Prompt(PromptFile{"-"})) > 1)
+    throw InputError("--prompt-file - is given twice; stdin can be read only once");
   if (random && !options.model.empty()) {
     throw InputError("--model and --random-weights exclude each other: the weights are read or made up");
   }
-  if (random && std::ranges::any_of(options.prompts, is_text)) {
+  const bool has_text = std::ranges::any_of(options.prompts, is_text);
+  if (random && (has_text || std::ranges::any_of(options.prompts, is_file))) {
     throw InputError(
-        "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
+        fmt::format("{} needs a tokenizer, which --random-weights does not have; give token ids with --ids",
+                    has_text ? "--prompt" : "--prompt-file"));
   }
   if (random && !options.system_prompt.empty()) {
     throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have");

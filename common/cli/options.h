@@ -23,8 +23,14 @@ enum class Step : std::uint8_t { no_cache = 1, flat_cache = 2, paged = 3, prefix
 /// "step1_no_cache", ...
 std::string name_of(Step step);
 
-/// One sequence as asked for: a text to encode, or token ids as they are.
-using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
+/// A text that stands in a file; prompt_file.h reads it.
+struct PromptFile {
+  std::string name;  ///< "-" is stdin
+  bool operator==(const PromptFile&) const = default;
+};
+
+/// One sequence as asked for: a text to encode, token ids as they are, or a file that holds a text.
+using Prompt = std::variant<std::string, std::vector<std::int32_t>, PromptFile>;
 
 /// What `--device` says. `automatic`: a GPU if there is one that can be used, else the CPU.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };

@@ -10,9 +10,11 @@
 #include <fstream>
 
 #include "common/cli/device.h"
+#include "common/cli/live_text.h"
 #include "common/cli/machine.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
+#include "common/cli/prompt_file.h"
 #include "common/error.h"
 #include "common/kv/tracing_manager.h"
 #include "fmt/format.h"
@@ -42,6 +44,13 @@ std::vector<std::int32_t> encode(const Tokenizer& tokenizer, const std::string& 
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
   return encode(*program.tokenizer, std::get<std::string>(prompt), name);
+}
+
+/// Puts the texts of files in their places.
+void read_prompt_files(std::vector<Prompt>& prompts) {
+  for (Prompt& prompt : prompts) {
+    if (const auto* file = std::get_if<PromptFile>(&prompt)) prompt = read_prompt_file(file->name);
+  }
 }
 
 /// Whether there is a text to encode: not if everything is given as ids.
@@ -101,11 +110,16 @@ std::int64_t memory_for_kv(const Program& program) {
                                std::ssize(program.requests));
 }
 
+/// Whether progress is drawn: for a person at a terminal, and not where a program reads the report.
+bool shows_progress(const Options& options) {
+  return stderr_is_terminal() && (!options.json || isatty(STDOUT_FILENO) == 1);
+}
+
 /// Runs the program's requests, and writes what the cache does to the file that --trace names.
 /// @throws InputError if the file cannot be opened, RunError if it cannot be written.
-Report run_with_trace(Program& program, const Cache& cache, RunSettings settings) {
+Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSettings settings) {
   const std::string& name = program.options.trace;
-  if (name.empty()) return run(*program.model, *cache.manager, *cache.store, program.requests, settings);
+  if (name.empty()) return run(*program.model, traced, store, program.requests, settings);
   std::ofstream file(name, std::ios::binary);
   if (!file)
     throw InputError(fmt::format("--trace cannot write \"{}\": {}; give a file that can be written", name,
@@ -116,11 +130,12 @@ Report run_with_trace(Program& program, const Cache& cache, RunSettings settings
       return program.tokenizer->decode({&id, 1}, /*skip_special=*/false);
     };
   }
-  TracingManager manager(*cache.manager, file, name_of(program.step), program.model_name, text_of_token);
-  settings.on_end = [&](std::size_t request, const std::string& reason) {
+  TracingManager manager(traced, file, name_of(program.step), program.model_name, text_of_token);
+  settings.on_end = [&, on_end = std::move(settings.on_end)](std::size_t request, const std::string& reason) {
     manager.finishing(static_cast<std::int32_t>(request), reason);
+    if (on_end) on_end(request, reason);
   };
-  Report report = run(*program.model, manager, *cache.store, program.requests, settings);
+  Report report = run(*program.model, manager, store, program.requests, settings);
   manager.end(report.blocks, report.counters);
   file.close();
   if (!file) throw RunError(fmt::format("the trace could not be written to {}: is there room?", name));
@@ -143,13 +158,14 @@ Program load_program(Step step, Options options) {
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
+  read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());
   program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
-    ProgressLine progress("Making random weights");
+    ProgressLine progress("Making random weights", shows_progress(given));
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   } else {
@@ -158,7 +174,7 @@ Program load_program(Step step, Options options) {
     const ModelConfig config = read_config(folder);
     if (needs_tokenizer(given) || std::filesystem::exists(folder / "tokenizer.json"))
       program.tokenizer.emplace(folder);
-    ProgressLine progress("Loading weights");
+    ProgressLine progress("Loading weights", shows_progress(given));
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   }
@@ -208,19 +224,27 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 
 Report run_and_print(Program& program, const Cache& cache) {
   const Options& options = program.options;
-  const bool stream =
-      !options.json && program.requests.size() == 1 && program.tokenizer && isatty(STDOUT_FILENO) == 1;
-  const std::vector<std::int32_t>& eos_ids = program.model->config().eos_ids;
-  std::optional<StreamDecoder> decoder;
-  if (stream) decoder.emplace(*program.tokenizer);
-  const auto print_token = [&](std::size_t, std::int32_t id) {
-    if (!decoder || std::binary_search(eos_ids.begin(), eos_ids.end(), id)) return;
-    fmt::print("{}", decoder->push(id));
-    std::fflush(stdout);
-  };
+  const bool is_live = !options.json && program.tokenizer && isatty(STDOUT_FILENO) == 1;
+  PassProgress progress(*cache.store, program.model->config().layers, shows_progress(options));
+  std::optional<LiveText> live;
+  if (is_live) {
+    live.emplace(*program.tokenizer, program.requests.size(),
+                 options.ignore_eos ? std::vector<std::int32_t>{} : program.model->config().eos_ids,
+                 [&](std::string_view text) {
+                   if (text.empty()) return;
+                   progress.text_begins();
+                   fmt::print("{}", text);
+                   std::fflush(stdout);
+                 });
+  }
 
-  const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
-  Report report = run_with_trace(program, cache, settings);
+  RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix};
+  if (live) {
+    settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
+    settings.on_end = [&](std::size_t sequence, const std::string&) { live->end(sequence); };
+  }
+  KvStore& store = program.gpu ? *cache.store : progress;
+  Report report = run_with_trace(program, *cache.manager, store, settings);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";
@@ -231,8 +255,7 @@ Report run_and_print(Program& program, const Cache& cache) {
     if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
     if (program.tokenizer) sequence.text = program.tokenizer->decode(ids);
   }
-  if (decoder) fmt::print("{}\n", decoder->finish());
-  fmt::print("{}", options.json ? to_json(report) : to_text(report, stream));
+  fmt::print("{}", options.json ? to_json(report) : to_text(report, is_live));
   return report;
 }
 

@@ -51,8 +51,9 @@ struct Cache {
 using MakeCache = std::function<Cache(const Program&)>;
 
 /// Loads what `options` ask for and checks every prompt.
-/// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
-/// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
+/// @throws InputError for a prompt file that cannot be read, a prompt that is empty, too long for the
+/// context, or has an id outside the vocabulary, and as the loading of config, weights and tokenizer does.
+/// RunError when the device is missing.
 Program load_program(Step step, Options options);
 
 /// The prompts of `--demo` where none are given: four of different lengths, the second a longer form of the
@@ -68,7 +69,7 @@ std::int64_t tokens_of_all_requests(const Program& program);
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);
 
 /// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
-/// when stdout is a terminal and there is one sequence.
+/// when stdout is a terminal.
 /// @return the report, complete with texts.
 Report run_and_print(Program& program, const Cache& cache);
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,16 +22,17 @@ struct SequenceReport {
   std::vector<float> logits;              ///< [vocab] after the prompt; empty unless asked for
 };
 
-/// How long the passes of a run took. Loading the model is not in it.
+/// How long the passes of a run took. Loading the model is not in it. What was not measured has no value:
+/// with no or one token for each sequence there is no decode pass.
 struct TimingReport {
-  double prefill_ms = 0;               ///< passes that compute prompts for the first time
-  double decode_ms = 0;                ///< decode passes, and preempted sequences computed again
-  std::int64_t prefill_tokens = 0;     ///< prompt rows computed
-  std::int64_t decode_tokens = 0;      ///< sum over sequences of max(0, outputs - 1)
-  double ms_per_token = 0;             ///< decode_ms / decode passes
-  double prefill_tokens_per_s = 0;     ///< prefill_tokens in prefill_ms
-  double decode_tokens_per_s = 0;      ///< decode_tokens in decode_ms
-  std::vector<double> decode_pass_ms;  ///< [decode passes] in order
+  double prefill_ms = 0;                       ///< passes that compute prompts for the first time
+  double decode_ms = 0;                        ///< decode passes, and preempted sequences computed again
+  std::int64_t prefill_tokens = 0;             ///< prompt rows computed
+  std::int64_t decode_tokens = 0;              ///< sum over sequences of max(0, outputs - 1)
+  std::optional<double> ms_per_token;          ///< decode_ms / decode passes
+  std::optional<double> prefill_tokens_per_s;  ///< prefill_tokens in prefill_ms
+  std::optional<double> decode_tokens_per_s;   ///< decode_tokens in decode_ms
+  std::vector<double> decode_pass_ms;          ///< [decode passes] in order
 };
 
 /// The memory of K and V, as a manager accounts for it. A run reports the moment of the greatest reservation.
