@@ -93,11 +93,11 @@ TEST(Step1Program, WhatWasNotMeasuredIsNullAndNotZero) {
   }
 }
 
-// A prompt may end with what would end an output: nothing has been generated yet.
+// A prompt may end with what would end an output, here id 0: nothing has been generated yet.
 TEST(Step1Program, APromptThatEndsWithAnEndOfSequenceIsPrefilledAndContinued) {
   for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
     const auto sequence = [&](const char* tokens) {
-      return kvcache::report_of(step, {"--ids", "5,6,2", "--tokens", tokens})["sequences"][0];
+      return kvcache::report_of(step, {"--ids", "5,6,0", "--tokens", tokens})["sequences"][0];
     };
     EXPECT_EQ(sequence("0")["finish_reason"], "length") << step;
     EXPECT_EQ(sequence("0")["output_ids"], nlohmann::json::array()) << step;
