@@ -957,7 +957,7 @@ TEST(Abort, IsTheExactInverseOfPlan) {
     CacheInPlay cache(8, 4, situation.settings);
     situation.prepare(cache);
     const std::string before = cache.observed();
-    const std::vector<Work> work = CacheInPlay::work_of(situation.wanted);
+    const std::vector<Work> work = cache.work_of(situation.wanted);
     std::string first;
     for (int attempt = 0; attempt < 3; ++attempt) {
       const PassPlan plan = cache.manager.plan(work).value();

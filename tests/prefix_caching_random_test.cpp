@@ -1,11 +1,14 @@
 // Step 4's bookkeeping against a plain model of what should be true: blocks and host slots are keyed by the
-// whole prefix that they hold, everything is a list that is searched. No hash, no identity, no undo. Random
-// operations drive both; after each one all that can be seen must be equal and the invariants must hold.
+// salt and the whole prefix that they hold, everything is a list that is searched. No hash, no identity, no
+// undo. Random operations drive both; after each one all that can be seen must be equal and the invariants
+// must hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <random>
+#include <set>
 
 #include "tests/cache_in_play.h"
 
@@ -21,6 +24,13 @@ bool take_out(List& list, const Value& value) {
   return true;
 }
 
+/// Two prefixes are the same if their tokens and their salts are.
+Tokens under_salt(const std::string& salt, const Tokens& tokens) {
+  Tokens prefix(salt.begin(), salt.end());
+  prefix.push_back(-1);  // no token, so that salt and tokens cannot be mistaken for each other
+  return joined(prefix, tokens);
+}
+
 class PlainModel {
  public:
   PlainModel(std::int64_t blocks, std::int64_t block_size, const SharingSettings& settings)
@@ -32,14 +42,18 @@ class PlainModel {
   }
 
   /// How many tokens of a new sequence need not be computed.
-  std::int64_t cached(const Tokens& tokens) const { return find(tokens).tokens; }
+  std::int64_t cached(const Tokens& tokens, const std::string& salt) const {
+    return find(tokens, salt).tokens;
+  }
 
   /// What of `plan` is not as it should be, "" if nothing; the model has then made the pass too.
-  std::string follow(const std::map<std::int32_t, Tokens>& wanted, const std::optional<PassPlan>& plan) {
-    const auto [fewest, most] = demand(wanted);
+  std::string follow(const std::map<std::int32_t, Tokens>& wanted,
+                     const std::map<std::int32_t, std::string>& salts, const std::optional<PassPlan>& plan) {
+    const std::int64_t needed = demand(wanted, salts);
     const auto free = static_cast<std::int64_t>(queue_.size());
-    if (!plan) return most > free ? "" : fmt::format("refused: {} blocks wanted, {} free", most, free);
-    if (fewest > free) return fmt::format("accepted: {} blocks wanted, {} free", fewest, free);
+    if (plan.has_value() != (needed <= free))
+      return fmt::format("{}: {} blocks wanted, {} free", plan ? "accepted" : "refused", needed, free);
+    if (!plan) return "";
 
     // All hits are taken before anything is allocated.
     std::map<std::int32_t, Found> found;
@@ -47,8 +61,9 @@ class PlainModel {
     std::size_t s = 0;
     for (const auto& [id, tokens] : wanted) {
       if (!sequences_.contains(id)) {
-        found[id] = find(tokens);
+        found[id] = find(tokens, salts.at(id));
         Sequence& sequence = sequences_[id];
+        sequence.salt = salts.at(id);
         for (std::size_t n = 0; n < found[id].choices.size(); ++n) {
           std::int32_t block = plan->block_table[s * static_cast<std::size_t>(plan->table_width) + n];
           // The last one may be a copy by now; it is what was copied that must be right.
@@ -112,7 +127,8 @@ class PlainModel {
     for (const auto& [id, tokens] : wanted) {
       const Sequence& sequence = sequences_.at(id);
       for (std::int64_t n = 0; prefix_cache_ && n < length(sequence) / block_size_; ++n)
-        held_[index(sequence.table[static_cast<std::size_t>(n)])] = first_of(tokens, (n + 1) * block_size_);
+        held_[index(sequence.table[static_cast<std::size_t>(n)])] =
+            under_salt(sequence.salt, first_of(tokens, (n + 1) * block_size_));
     }
     return "";
   }
@@ -178,10 +194,12 @@ class PlainModel {
     Tokens tokens;
     std::vector<std::int32_t> table;
     std::int64_t cached = 0;
+    std::string salt = {};
   };
   struct Found {
-    std::vector<std::vector<std::int32_t>> choices;  // for each block that is hit, those that hold the same
-    std::vector<Tokens> in_host;                     // prefixes to bring back
+    // For each block that is hit those that hold the same: those in use, else all.
+    std::vector<std::vector<std::int32_t>> choices;
+    std::vector<Tokens> in_host;  // prefixes to bring back
     std::int64_t tokens = 0;
   };
 
@@ -197,15 +215,17 @@ class PlainModel {
     return count;
   }
 
-  Found find(const Tokens& tokens) const {
+  Found find(const Tokens& tokens, const std::string& salt) const {
     Found found;
     const auto wanted = static_cast<std::int64_t>(tokens.size());
     for (std::int64_t end = block_size_; prefix_cache_ && end <= wanted - 1; end += block_size_) {
-      const Tokens prefix = first_of(tokens, end);
+      const Tokens prefix = under_salt(salt, first_of(tokens, end));
       std::vector<std::int32_t> choices;
       for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
         if (held_[index(block)] == prefix) choices.push_back(block);
       }
+      const auto is_free = [this](std::int32_t block) { return references(block) == 0; };
+      if (!std::ranges::all_of(choices, is_free)) std::erase_if(choices, is_free);
       if (!choices.empty() && found.in_host.empty()) {
         found.choices.push_back(choices);
       } else if (std::ranges::count(host_, prefix) > 0) {
@@ -218,8 +238,8 @@ class PlainModel {
     if (!pinned_) return found;
     const Sequence& prefix = sequences_.at(*pinned_);
     const std::int64_t shared = std::min(length(prefix), wanted - 1);
-    const bool begins_with_it =
-        wanted >= length(prefix) && std::equal(prefix.tokens.begin(), prefix.tokens.end(), tokens.begin());
+    const bool begins_with_it = prefix.salt == salt && wanted >= length(prefix) &&
+                                std::equal(prefix.tokens.begin(), prefix.tokens.end(), tokens.begin());
     if (begins_with_it && shared > found.tokens) {
       found = {};
       found.tokens = shared;
@@ -229,12 +249,12 @@ class PlainModel {
     return found;
   }
 
-  /// Blocks that `wanted` takes out of the queue, the watermark included: fewest and most, as equal blocks
-  /// may be in use or not.
-  std::pair<std::int64_t, std::int64_t> demand(const std::map<std::int32_t, Tokens>& wanted) const {
+  /// Blocks that `wanted` takes out of the queue, exactly, the watermark included.
+  std::int64_t demand(const std::map<std::int32_t, Tokens>& wanted,
+                      const std::map<std::int32_t, std::string>& salts) const {
     std::int64_t blocks = 0;
-    std::list<std::int32_t> certainly_revived, perhaps_revived;
-    std::map<std::int32_t, std::int32_t> writers;
+    std::set<std::vector<std::int32_t>> revived;        // each by those that hold the same
+    std::map<std::int32_t, std::int32_t> writers, hit;  // how many write to a block, and hit it
     bool admits = false;
     for (const auto& [id, tokens] : wanted) {
       blocks += blocks_for(static_cast<std::int64_t>(tokens.size()));
@@ -245,27 +265,21 @@ class PlainModel {
         continue;
       }
       admits = true;
-      const Found found = find(tokens);
+      const Found found = find(tokens, salts.at(id));
       blocks -= static_cast<std::int64_t>(found.choices.size());
-      if (found.tokens % block_size_ != 0) ++blocks;
       for (const std::vector<std::int32_t>& choices : found.choices) {
-        if (std::ranges::none_of(choices, [&](std::int32_t block) { return references(block) > 0; }) &&
-            choices.size() == 1)
-          certainly_revived.push_back(choices.front());
-        for (const std::int32_t block : choices) {
-          if (references(block) == 0) perhaps_revived.push_back(block);
-        }
+        if (references(choices.front()) == 0) revived.insert(choices);
+      }
+      if (found.tokens % block_size_ != 0) {
+        ++writers[found.choices.back().front()];
+        ++hit[found.choices.back().front()];
       }
     }
-    for (const auto& [block, count] : writers) blocks += std::min(count, references(block) - 1);
-    for (std::list<std::int32_t>* revived : {&certainly_revived, &perhaps_revived}) {
-      revived->sort();
-      revived->unique();
-    }
-    const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U);
+    // Of those who share a tail and write to it, the last one who holds it needs no copy.
+    for (const auto& [block, count] : writers) blocks += std::min(count, references(block) + hit[block] - 1);
+    const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U) || wanted.size() > 1;
     if (admits && beside_others) blocks += static_cast<std::int64_t>(held_.size()) / 100;
-    return {blocks + static_cast<std::int64_t>(certainly_revived.size()),
-            blocks + static_cast<std::int64_t>(perhaps_revived.size())};
+    return blocks + std::ssize(revived);
   }
 
   /// The prefixes of the `evicted` enter the host tier in the order of their last use; how many.
@@ -293,8 +307,8 @@ class PlainModel {
   std::map<std::int32_t, Sequence> sequences_;
   std::optional<std::int32_t> pinned_;
   std::list<std::int32_t> queue_;  // free blocks, the next to be taken first
-  std::vector<Tokens> held_;       // [blocks] the prefix that ends with what a findable block holds; or none
-  std::list<Tokens> host_;         // [host blocks] the same for its slots, the next to be given up first
+  std::vector<Tokens> held_;  // [blocks] salt and prefix that end with what a findable block holds; or none
+  std::list<Tokens> host_;    // [host blocks] the same for its slots, the next to be given up first
   CountersReport counters_;
 };
 
@@ -326,7 +340,7 @@ class RandomLife {
     std::string wrong;
     const std::int64_t chance = below(100);
     if (chance < 20) {
-      wrong = pass({{next_id_++, new_prompt()}});
+      wrong = pass({{new_id(), new_prompt()}});
     } else if (chance < 55) {
       wrong = pass(grown_sequences());
     } else if (chance < 68) {
@@ -351,7 +365,8 @@ class RandomLife {
     if (wrong.empty()) wrong = model_.difference(cache_.manager);
     if (wrong.empty()) {
       const Tokens probe = new_prompt();
-      if (cache_.peek(probe) != model_.cached(probe)) wrong = "what a new prompt would find";
+      const std::string salt = any_salt();
+      if (cache_.peek(probe, salt) != model_.cached(probe, salt)) wrong = "what a new prompt would find";
     }
     return wrong;
   }
@@ -362,6 +377,14 @@ class RandomLife {
  private:
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint32_t>(end));
+  }
+  std::string any_salt() {
+    return std::array{"", "", "", "alice", "mallory"}[static_cast<std::size_t>(below(5))];
+  }
+  /// Of a sequence to come, with its salt.
+  std::int32_t new_id() {
+    cache_.salts[next_id_] = any_salt();
+    return next_id_++;
   }
   std::optional<std::int32_t> any_sequence() {
     if (cache_.sequences().empty()) return std::nullopt;
@@ -390,8 +413,8 @@ class RandomLife {
     for (const auto& [id, tokens] : cache_.sequences()) {
       if (below(2) == 0) wanted[id] = with_random_tail(tokens, most);
     }
-    for (std::int64_t more = below(8) == 0 ? 2 : 0; more > 0; --more) wanted[next_id_++] = new_prompt();
-    if (wanted.empty()) wanted[next_id_++] = new_prompt();
+    for (std::int64_t more = below(8) == 0 ? 2 : 0; more > 0; --more) wanted[new_id()] = new_prompt();
+    if (wanted.empty()) wanted[new_id()] = new_prompt();
     return wanted;
   }
   void free(std::int32_t sequence) {
@@ -401,7 +424,7 @@ class RandomLife {
 
   std::string pass(const std::map<std::int32_t, Tokens>& wanted) {
     const std::string before = cache_.observed();
-    const std::vector<Work> work = CacheInPlay::work_of(wanted);
+    const std::vector<Work> work = cache_.work_of(wanted);
     std::string first_plan;
     if (const std::optional<PassPlan> plan = cache_.manager.plan(work); plan && below(3) == 0) {
       first_plan = as_text(*plan);
@@ -422,7 +445,7 @@ class RandomLife {
         seen_[static_cast<std::size_t>(below(static_cast<std::int64_t>(seen_.size())))] = tokens;
       }
     }
-    return model_.follow(wanted, plan);
+    return model_.follow(wanted, cache_.salts, plan);
   }
 
   Setting setting_;

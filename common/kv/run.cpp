@@ -43,7 +43,8 @@ class Loop {
     for (const Request& request : requests) {
       const std::size_t index = sequences_.size();
       accounts_.sequence(index).prompt_ids = request.prompt_ids;
-      const ScheduledSequence scheduled{static_cast<std::int32_t>(index), request.prompt_ids, request.forks};
+      const ScheduledSequence scheduled{static_cast<std::int32_t>(index), request.prompt_ids, request.forks,
+                                        request.salt};
       sequences_.push_back({scheduled, &request, Sampler(request.sampling)});
     }
     for (std::size_t index = 0; index < requests.size();

@@ -23,6 +23,7 @@ struct Request {
   SamplingParams sampling;               ///< how its ids are chosen
   /// Samples of this prompt that follow in the list: they fork from this sequence after its prefill.
   std::int64_t forks = 0;
+  std::string salt = {};  ///< it shares blocks with those of equal salt (Work::salt)
 };
 
 /// @param name  of the prompt, for the message

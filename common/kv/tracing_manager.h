@@ -40,8 +40,8 @@ class TracingManager final : public KvManager {
   bool can_fork() const override { return traced_.can_fork(); }
 
   std::int64_t capacity() const override { return traced_.capacity(); }
-  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override {
-    return traced_.capacity_for(token_ids);
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override {
+    return traced_.capacity_for(token_ids, salt);
   }
   KvMemoryReport memory() const override { return traced_.memory(); }
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override {

@@ -40,7 +40,7 @@ Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tok
 
 Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t number,
                        const Tokenizer* tokenizer)
-    : ScheduledSequence{id, generation.asked.prompt_ids},
+    : ScheduledSequence{.id = id, .token_ids = generation.asked.prompt_ids, .salt = generation.asked.salt},
       generation(generation),
       number(number),
       sampler(sampling_of(generation.asked, number)),
@@ -52,7 +52,7 @@ Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t num
 
 void Engine::check(const GenerationRequest& request) const {
   check_prompt("prompt_ids", request.prompt_ids, model_.config());
-  if (const std::int64_t capacity = manager_.capacity_for(request.prompt_ids);
+  if (const std::int64_t capacity = manager_.capacity_for(request.prompt_ids, request.salt);
       std::ssize(request.prompt_ids) > capacity) {
     throw InputError(fmt::format("prompt_ids has {} tokens and the cache holds at most {} of such a sequence",
                                  request.prompt_ids.size(), capacity));

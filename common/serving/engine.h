@@ -37,6 +37,7 @@ struct GenerationRequest {
   SamplingParams sampling;               ///< sample n draws with the seed `seed + n`, whatever else runs
   std::int64_t samples = 1;       ///< outputs of this prompt; where blocks can be shared they fork after it
   std::vector<std::string> stop;  ///< texts that end an output; they are not part of it
+  std::string salt;               ///< it shares blocks with those of equal salt (Work::salt)
 };
 
 /// What a request was, when it has ended.

@@ -56,7 +56,8 @@ class GenerateForm final : public AnswerForm {
   }
 };
 
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::string& salt,
+                                    const ServedModel& model) {
   const std::optional<std::string> text = fields.text("prompt");
   const nlohmann::json* const list = fields.find("prompt_ids");
   if (text && list != nullptr)
@@ -66,7 +67,7 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   const std::string name = text ? "prompt" : "prompt_ids";
   std::vector<std::int32_t> ids =
       text ? encode_prompt(*text, name, model) : token_ids_of(*list, name, model.config->vocab_size);
-  check_prompt_length(ids, name, model);
+  check_prompt_length(ids, name, salt, model);
   return ids;
 }
 
@@ -78,6 +79,7 @@ void read_common_fields(const RequestFields& fields, const ServedModel& model, G
   request.sampling.top_k = top_k == -1 ? 0 : top_k;  // both are off
   request.samples = fields.whole_number("n", 1, model.max_sequences).value_or(1);
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  request.salt = fields.salt().value_or("");
   request.stop = fields.stop_strings("stop").value_or(std::vector<std::string>());
   if (!request.stop.empty() && model.tokenizer == nullptr)
     throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
@@ -95,7 +97,7 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, const std::stri
 }
 
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
-                         const ServedModel& model) {
+                         const std::string& salt, const ServedModel& model) {
   const std::int64_t length = std::ssize(ids), context = model.config->max_position_embeddings;
   if (length == 0) throw RequestError(400, name, name + " has no token; give at least one");
   if (length >= context)
@@ -103,7 +105,7 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
         422, name,
         fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
                     length, context));
-  if (const std::int64_t capacity = model.manager->capacity_for(ids); length > capacity)
+  if (const std::int64_t capacity = model.manager->capacity_for(ids, salt); length > capacity)
     throw RequestError(422, name,
                        fmt::format("{} has {} tokens and the cache holds at most {} of such a sequence", name,
                                    length, capacity));
@@ -112,7 +114,7 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
 AskedGeneration read_generate_request(std::string_view body, const ServedModel& model) {
   const RequestFields fields(body);
   fields.refuse_others({"prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p", "seed", "n",
-                        "stop", "ignore_eos", "stream"});
+                        "stop", "ignore_eos", "stream", "cache_salt", "salt"});
   AskedGeneration asked;
   GenerationRequest& request = asked.request;
   read_common_fields(fields, model, request);
@@ -121,7 +123,7 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   sampling.seed = fields.seed("seed").value_or(0);
   asked.stream = fields.flag("stream").value_or(false);
-  request.prompt_ids = prompt_of(fields, model);
+  request.prompt_ids = prompt_of(fields, request.salt, model);
   asked.form = std::make_unique<GenerateForm>();
   return asked;
 }

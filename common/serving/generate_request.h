@@ -60,7 +60,7 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
 
 // What both forms have in common.
 
-/// The fields max_tokens, top_k, n, stop and ignore_eos, where they are given.
+/// The fields max_tokens, top_k, n, stop, ignore_eos and the salt, where they are given.
 /// @throws RequestError
 void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request);
 /// The token ids of a text.
@@ -69,8 +69,8 @@ void read_common_fields(const RequestFields& fields, const ServedModel& model, G
 std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
                                         const ServedModel& model);
 /// @throws RequestError with status 400 for a prompt without a token, with 422 for one that is too long for
-/// the model or its cache.
+/// the model or, with the request's salt, for its cache.
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
-                         const ServedModel& model);
+                         const std::string& salt, const ServedModel& model);
 
 }  // namespace kvcache

@@ -94,7 +94,8 @@ void refuse_what_is_not_done(const RequestFields& fields) {
 }
 
 /// One text, or one list of token ids; either may stand alone in a list.
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::string& salt,
+                                    const ServedModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
   const bool is_list_of_prompts =
@@ -114,7 +115,7 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   } else {
     throw wrong_value("prompt", "a string or a list of token ids", *prompt);
   }
-  check_prompt_length(ids, "prompt", model);
+  check_prompt_length(ids, "prompt", salt, model);
   return ids;
 }
 
@@ -154,7 +155,7 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   fields.text("model");  // there is one, and the answer names it
   asked.stream = fields.flag("stream").value_or(false);
   const bool usage_in_stream = wants_usage(fields);
-  request.prompt_ids = prompt_of(fields, model);
+  request.prompt_ids = prompt_of(fields, request.salt, model);
   asked.form = std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream);
   return asked;
 }

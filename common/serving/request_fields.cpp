@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostStops = 16, kLongestStop = 1024;  // strings; bytes
+constexpr std::size_t kLongestSalt = 256;                    // bytes
 constexpr std::size_t kLongestName = 100;                    // bytes that are told of one
 
 /// A JSON number without a fraction that 64 bits hold, as far as they are signed.
@@ -88,6 +89,21 @@ std::optional<std::string> RequestFields::text(const std::string& name) const {
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) throw wrong_value(name, "a string", *value);
   return value->get<std::string>();
+}
+
+/// Empty it is refused: it would share with everybody who has none, which no client that gives one wants.
+std::optional<std::string> RequestFields::salt() const {
+  std::optional<std::string> salt;
+  for (const char* name : {"cache_salt", "salt"}) {
+    const std::optional<std::string> given = text(name);
+    if (!given) continue;
+    if (given->empty() || given->size() > kLongestSalt)
+      throw wrong_value(name, fmt::format("a string of 1 to {} bytes", kLongestSalt), *find(name));
+    if (salt && *salt != *given)
+      throw RequestError(400, name, "salt and cache_salt mean the same and differ; give one of them");
+    salt = given;
+  }
+  return salt;
 }
 
 std::optional<std::vector<std::string>> RequestFields::stop_strings(const std::string& name) const {

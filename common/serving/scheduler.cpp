@@ -23,7 +23,7 @@ std::vector<Work> work_of(std::span<const NextPass::Turn> turns) {
   std::vector<Work> work;
   for (const NextPass::Turn& turn : turns) {
     const std::span<const std::int32_t> ids = turn.sequence->token_ids;
-    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end))});
+    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end)), turn.sequence->salt});
   }
   return work;
 }
@@ -120,7 +120,7 @@ bool Scheduler::preemption_is_forced() const {
 /// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
 ScheduledSequence* Scheduler::outgrown() const {
   const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
-    return length(*sequence) > manager_.capacity_for(sequence->token_ids);
+    return length(*sequence) > manager_.capacity_for(sequence->token_ids, sequence->salt);
   });
   return found == running_.end() ? nullptr : *found;
 }
@@ -216,6 +216,7 @@ void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* con
   drop_prepared();
   for (ScheduledSequence* child : children) {
     manager_.fork(parent.id, child->id);
+    child->salt = parent.salt;
     child->stored = parent.stored;
     child->decodes = true;
   }

@@ -30,6 +30,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -46,6 +47,7 @@ struct ScheduledSequence {
   /// Prompt, then output; not empty. The last may be kUnknownToken until `next`.
   std::vector<std::int32_t> token_ids;
   std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
+  std::string salt = {};   ///< it shares blocks with those of equal salt (Work::salt)
 
   // The scheduler's:
   std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
