@@ -44,6 +44,7 @@ class CacheInPlay {
  public:
   explicit CacheInPlay(std::int64_t blocks, std::int64_t block_size, SharingSettings settings = {})
       : manager(PagedShape{blocks, block_size, 1}, settings),
+        default_salt_(settings.salt),
         block_size_(static_cast<std::size_t>(block_size)),
         pool_(static_cast<std::size_t>(blocks), std::vector<std::uint64_t>(block_size_)),
         host_(static_cast<std::size_t>(settings.host_blocks), std::vector<std::uint64_t>(block_size_)) {}
@@ -163,7 +164,7 @@ class CacheInPlay {
  private:
   std::string_view salt_of(std::int32_t sequence) const {
     const auto own = salts.find(sequence);
-    return own == salts.end() ? std::string_view() : own->second;
+    return own == salts.end() || own->second.empty() ? default_salt_ : own->second;
   }
   std::uint64_t number_of_salt(std::int32_t sequence) const {
     const std::string_view salt = salt_of(sequence);
@@ -183,6 +184,7 @@ class CacheInPlay {
     return {begin, begin + plan.table_width};
   }
 
+  std::string default_salt_;
   std::size_t block_size_;
   std::vector<std::vector<std::uint64_t>> pool_, host_;  // [blocks, block_size]
   std::map<std::int32_t, Tokens> tokens_;                // of every sequence that holds blocks

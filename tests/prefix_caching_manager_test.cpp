@@ -168,6 +168,17 @@ TEST(CopyOnWrite, AWriterIsCountedWhoseBlockIsSharedOnlyByAHitOfTheSamePass) {
   }
 }
 
+TEST(CopyOnWrite, TheLastWriterOfAPinnedTailNeedsNoCopy) {
+  // The pinned sequence itself grows, beside one that has found it: of the two who write one copies.
+  CacheInPlay cache(2, 3);
+  cache.store(0, {0});
+  cache.pin(0);
+  const std::optional<PassPlan> plan = cache.pass({{0, {0, 0}}, {1, {0, 1}}});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->copies.size(), 1U);
+  EXPECT_EQ(cache.manager.blocks().in_use, 2);
+}
+
 TEST(CopyOnWrite, WithNothingNewTheLastTokenIsComputedOnceMoreInABlockOfItsOwn) {
   for (const std::int64_t block_size : {1, 3, 4}) {
     for (const std::int32_t length : {4, 5, 8, 12}) {
@@ -454,6 +465,16 @@ TEST(PrefixHit, ASaltStartsTheChainOfHashes) {
   EXPECT_EQ(short_hash.manager.hash(short_hash.table(0)[0]), 0x6U);
 }
 
+TEST(PrefixHit, OnlyTheBitsOfAHashThatAreAskedForAreKept) {
+  for (const int bits : {1, 2, 31, 32, 33, 40, 63}) {
+    CacheInPlay cache(40, 1, {.hash_bits = bits});
+    cache.store(0, unlike_ids(1, 40));
+    std::uint64_t seen = 0;
+    for (const std::int32_t block : cache.table(0)) seen |= cache.manager.hash(block);
+    EXPECT_EQ(seen, (std::uint64_t{1} << bits) - 1) << "all of them, and no other";
+  }
+}
+
 TEST(PrefixHit, SequencesOfOneSaltShare) {
   CacheInPlay plain(8, 4), salted(8, 4, {.salt = "x"});
   const Tokens prompt = unlike_ids(1, 9);
@@ -563,6 +584,18 @@ TEST(SharingMistake, AdmissionCountsSharedBlocksAsIfTheyHadToBeAllocated) {
   EXPECT_TRUE(cache.pass(together)) << "and all in one pass";
 }
 
+TEST(Admission, OfEqualBlocksOneThatIsInUseIsShared) {
+  // Two hold the same; whoever ends, the other's block is shared, and the free copy can be taken.
+  for (const std::int32_t gone : {0, 1}) {
+    CacheInPlay cache(3, 4);
+    const Tokens prompt = unlike_ids(1, 4);
+    cache.pass({{0, prompt}, {1, prompt}});
+    cache.free(gone);
+    cache.store(2, joined(prompt, unlike_ids(2, 8)));
+    EXPECT_EQ(cache.table(2)[0], cache.table(1 - gone)[0]);
+  }
+}
+
 TEST(Admission, HitsThatAreFreeTakeRoomToo) {
   CacheInPlay cache(8, 4);
   const Tokens p = unlike_ids(1, 16);
@@ -629,6 +662,126 @@ TEST(Preemption, ASequenceComesBackWithAllItsIdsHoweverMuchOfItIsLeft) {
       }
     }
   }
+}
+
+// ---- Salts ----
+
+TEST(Salt, SequencesShareWithThoseOfEqualSaltAloneHoweverManyHashesCollide) {
+  // With one bit each hash is that of half of the others: the salts are what must be compared.
+  for (const int bits : {64, 8, 1}) {
+    CacheInPlay cache(100, 4, {.hash_bits = bits});
+    const Tokens prompt = unlike_ids(1, 9);
+    const std::vector<std::string> salts = {"", "alice", "mallory", "alic", "a", "b", "c", "d"};
+    for (std::int32_t n = 0; n < std::ssize(salts); ++n) {
+      cache.salts[n] = salts[static_cast<std::size_t>(n)];
+      EXPECT_EQ(cache.peek(prompt, cache.salts[n]), 0);
+      EXPECT_EQ(cache.store(n, prompt).tokens(), 9) << cache.salts[n] << ", " << bits << " bits";
+    }
+    for (std::int32_t n = 0; n < std::ssize(salts); ++n) {
+      cache.salts[100 + n] = cache.salts[n];
+      EXPECT_EQ(cache.store(100 + n, prompt).tokens(), 1) << cache.salts[n] << ", " << bits << " bits";
+      EXPECT_EQ(cache.table(100 + n)[0], cache.table(n)[0]);
+    }
+  }
+}
+
+TEST(Salt, StartsTheChainOfHashesAsThatOfAManagerDoes) {
+  CacheInPlay of_manager(8, 4, {.salt = "tenant-a"}), of_sequence(8, 4);
+  of_sequence.salts[0] = "tenant-a";
+  for (CacheInPlay* cache : {&of_manager, &of_sequence}) {
+    cache->store(0, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+    EXPECT_EQ(cache->manager.hash(cache->table(0)[0]), 0x1612da8bc2ec43daU) << "as in block_hash_test.cpp";
+    EXPECT_EQ(cache->manager.state().contents[0].parent, 0U) << "a first block follows no block";
+  }
+}
+
+TEST(Salt, OfTheManagerIsThatOfSequencesWithoutOne) {
+  CacheInPlay cache(16, 4, {.salt = "house"});
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.store(0, prompt);
+  EXPECT_EQ(cache.peek(prompt), 8);
+  EXPECT_EQ(cache.peek(prompt, "house"), 8) << "it is the same salt, whoever says it";
+  EXPECT_EQ(cache.peek(prompt, "alice"), 0);
+}
+
+TEST(Salt, GoesWithAForkAndComesBackWithAPreemptedSequence) {
+  CacheInPlay cache(6, 4);
+  const Tokens prompt = unlike_ids(1, 6);
+  cache.salts[0] = "alice";
+  cache.store(0, prompt);
+  cache.fork(0, 1);
+  for (std::int32_t id = 0; id < 3; ++id) cache.append(1, 100 + id);
+  const Tokens of_fork = cache.sequences().at(1);
+  cache.free(0);
+  cache.free(1);
+  EXPECT_EQ(cache.peek(of_fork, "alice"), 8) << "what the fork has filled is alice's too";
+  EXPECT_EQ(cache.peek(of_fork), 0);
+  EXPECT_EQ(cache.store(1, of_fork).tokens(), 1);
+}
+
+TEST(Salt, KeepsTheHostTierApartToo) {
+  CacheInPlay cache(4, 4, {.host_blocks = 8, .hash_bits = 1});
+  const Tokens prompt = unlike_ids(1, 16);
+  cache.salts[0] = "alice";
+  cache.store(0, prompt);
+  cache.free(0);
+  warm(cache, unlike_ids(2, 16));
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 4);
+  EXPECT_EQ(cache.peek(prompt, "mallory"), 0);
+  EXPECT_EQ(cache.peek(prompt), 0);
+  EXPECT_EQ(cache.peek(prompt, "alice"), 12);
+  cache.salts[1] = "mallory";
+  EXPECT_TRUE(cache.store(1, prompt).swaps_in.empty());
+  cache.free(1);
+  EXPECT_FALSE(cache.store(0, prompt).swaps_in.empty());
+}
+
+TEST(Salt, APinnedPrefixIsSharedByItsOwnSaltAlone) {
+  for (const bool prefix_cache : {true, false}) {
+    CacheInPlay cache(20, 4, {.prefix_cache = prefix_cache, .salt = "house"});
+    const Tokens prefix = unlike_ids(1, 10), prompt = joined(prefix, {7, 8});
+    cache.store(0, prefix);
+    cache.pin(0);
+    cache.salts = {{1, "alice"}, {3, "house"}};
+    EXPECT_EQ(cache.store(1, prompt).tokens(), 12);
+    EXPECT_EQ(cache.store(2, prompt).tokens(), 2);
+    EXPECT_EQ(cache.store(3, prompt).tokens(), 2);
+    const PrefixCachingManager& manager = cache.manager;
+    EXPECT_EQ(manager.capacity_for(prompt, ""), (20 - 3 + 2) * 4);
+    EXPECT_EQ(manager.capacity_for(prompt, "house"), manager.capacity_for(prompt, ""));
+    EXPECT_EQ(manager.capacity_for(prompt, "alice"), (20 - 3) * 4);
+  }
+}
+
+TEST(Salt, IsForgottenWhenNoBlockIsFoundUnderItAnyMore) {
+  // A client may bring a new salt with every request.
+  CacheInPlay cache(6, 4, {.host_blocks = 2});
+  cache.salts[0] = "alice";
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.store(0, prompt);
+  for (std::int32_t n = 1; n < 1000; ++n) {
+    cache.salts[n] = "mallory " + std::to_string(n);
+    cache.store(n, prompt);
+    cache.free(n);
+    ASSERT_EQ(cache.peek(prompt, cache.salts[n]), 8);
+    ASSERT_LE(cache.manager.salts_known(), 2 * (6 + 2));
+  }
+  EXPECT_EQ(cache.peek(prompt, "alice"), 8) << "her sequence is still there";
+  EXPECT_EQ(cache.peek(prompt, "mallory 1"), 0);
+}
+
+TEST(Salt, IsNotRememberedOfWhatHasNoBlockToFind) {
+  CacheInPlay cache(6, 4), off(6, 4, {.prefix_cache = false});
+  cache.salts[0] = off.salts[0] = "alice";
+  cache.store(0, unlike_ids(1, 3));
+  const Tokens prompt = unlike_ids(1, 9);
+  off.store(0, prompt);
+  off.free(0);
+  cache.free(0);
+  const std::vector<Work> work = cache.work_of({{0, prompt}});
+  cache.manager.abort(cache.manager.plan(work).value());
+  EXPECT_EQ(cache.manager.salts_known(), 0);
+  EXPECT_EQ(off.manager.salts_known(), 0);
 }
 
 // ---- Pinned prefix ----
@@ -724,6 +877,43 @@ TEST(PinnedPrefix, PinningTheSameAgainKeepsItAndAnUnknownOneIsRefused) {
   EXPECT_EQ(cache.peek(joined(unlike_ids(1, 6), {1})), 6);
   EXPECT_THROW(cache.manager.pin(5), std::logic_error);
   EXPECT_EQ(cache.manager.blocks().in_use, 2);
+}
+
+TEST(PinnedPrefix, ItsOwnBlocksAreSharedWhereACopyOfThemIsFoundUpToTheLastFullOne) {
+  const Tokens prefix = unlike_ids(1, 8);
+  for (const std::int32_t pinned : {0, 1}) {
+    CacheInPlay twins(8, 4);
+    twins.pass({{0, prefix}, {1, prefix}});
+    twins.pin(pinned);
+    const Table own = twins.table(pinned);
+    twins.free(1 - pinned);
+    twins.store(2, joined(prefix, {5}));
+    Table shared = twins.table(2);
+    shared.resize(2);
+    EXPECT_EQ(shared, own);
+  }
+}
+
+TEST(PinnedPrefix, LeavesItsOtherBlocksToOneSequenceAndSharesItsFullOnes) {
+  CacheInPlay cache(4, 4), off(4, 4, {.prefix_cache = false});
+  const Tokens prefix = unlike_ids(1, 8), other = unlike_ids(2, 20);
+  for (CacheInPlay* each : {&cache, &off}) {
+    EXPECT_EQ(each->manager.capacity_for(prefix, ""), 16);
+    each->store(0, prefix);
+    each->pin(0);
+    EXPECT_EQ(each->manager.capacity_for(other, ""), 8);
+    EXPECT_EQ(each->manager.capacity_for(prefix, ""), 12)
+        << "its last token is computed, in a block of its own";
+    EXPECT_EQ(each->manager.capacity_for(joined(prefix, {5}), ""), 16);
+  }
+  const Tokens half = joined(first_of(prefix, 4), {5});
+  EXPECT_EQ(cache.manager.capacity_for(half, ""), 12);
+  EXPECT_EQ(off.manager.capacity_for(half, ""), 8) << "without the prefix cache all of it is shared, or none";
+  for (CacheInPlay* each : {&cache, &off}) {
+    each->free(0);
+    EXPECT_EQ(each->manager.capacity_for(other, ""), 16);
+    EXPECT_EQ(each->manager.capacity_for(half, ""), 16);
+  }
 }
 
 // ---- Host tier ----
