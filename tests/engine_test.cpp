@@ -122,6 +122,33 @@ TEST_P(ServingEngine, SaysWhatOfThePromptWasCached) {
   EXPECT_EQ(play.answers.at(second).summary->prompt_tokens, 19);
 }
 
+TEST_P(ServingEngineThatShares, SharesAmongRequestsOfEqualSaltAlone) {
+  ServingPlay play = this->play(64);
+  const auto cached = [&](const std::string& salt) {
+    GenerationRequest asked = request(19, 2);
+    asked.salt = salt;
+    asked.samples = 2;
+    const GenerationId id = play.submit(asked);
+    play.run();
+    EXPECT_EQ(play.answers.at(id).ids(), alone(request(19, 2)));
+    return play.answers.at(id).summary->cached_tokens;
+  };
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_EQ(cached("mallory"), 0);
+  EXPECT_EQ(cached(""), 0);
+  for (const char* salt : {"alice", "mallory", ""}) EXPECT_EQ(cached(salt), 16);
+}
+
+TEST_P(ServingEngineThatShares, SharesInABatchRunAmongRequestsOfEqualSaltAlone) {
+  ServingCache cache(GetParam(), 64, 4, model_->config(), pool_);
+  std::vector<Request> requests(4, Request{request(19, 2).prompt_ids, 2, false, {}});
+  requests[0].salt = requests[3].salt = "alice";
+  requests[1].salt = "mallory";
+  const Report report = run(*model_, *cache.manager, *cache.store, requests);
+  for (const std::size_t first : {0, 1, 2}) EXPECT_EQ(report.sequences[first].cached_tokens, 0);
+  EXPECT_EQ(report.sequences[3].cached_tokens, 16);
+}
+
 // Preemption
 
 // SC2, SC8, SC11: nothing is lost, told twice or counted twice when a request is preempted again and again.

@@ -271,6 +271,102 @@ TEST_F(AGenerationServer, ReportsWhatAPromptFoundInTheCache) {
   EXPECT_EQ(first["ids"], second["ids"]);
 }
 
+// What the chapter of step 4 promises: without salts, whoever guesses what another has sent sees in
+// cached_tokens whether he is right; with a salt for each he sees nothing.
+TEST_F(AGenerationServer, TellsNobodyOfAnotherSaltWhatIsCached) {
+  const auto text_with = [](int digit) {
+    return "The secret number of the castle gate, which the old king told nobody but his daughter, is " +
+           std::to_string(digit) + ". Once upon a time there was a king who had a daughter, and she said";
+  };
+  struct Form {
+    std::string path, salt;
+    std::function<std::int64_t(const Json& answer)> cached;
+  };
+  const auto own = [](const Json& answer) { return answer["usage"]["cached_tokens"].get<std::int64_t>(); };
+  const auto openai = [](const Json& answer) {
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<std::int64_t>();
+  };
+  const Form forms[] = {{"/generate", "salt", own},
+                        {"/generate", "cache_salt", own},
+                        {"/v1/completions", "cache_salt", openai},
+                        {"/v1/completions", "salt", openai}};
+  constexpr int secret = 7;
+  for (const Kind kind : {Kind::sharing, Kind::tiered}) {
+    for (const Form& form : forms) {
+      SCOPED_TRACE(name_of(kind) + ": " + form.salt + " in " + form.path);
+      start({.kind = kind});
+      const auto cached = [&](int digit, const Json& salt) {
+        Json request = {{"prompt", text_with(digit)}, {"max_tokens", 1}};
+        request[form.salt] = salt;
+        return form.cached(post(request, form.path).json());
+      };
+      EXPECT_EQ(cached(secret, "alice"), 0);
+      // Each candidate is asked for once: what they have in common is cached by the attacker himself.
+      const auto found = [&](const Json& salt) {
+        const std::int64_t first = cached(0, salt), common = cached(1, salt);
+        EXPECT_TRUE(salt == "alice" || first == 0) << "nothing is there but alice's";
+        std::vector<int> beyond;
+        for (int digit = 2; digit < 10; ++digit) {
+          if (cached(digit, salt) > common) beyond.push_back(digit);
+        }
+        return beyond;
+      };
+      EXPECT_EQ(found("mallory"), std::vector<int>{});
+      EXPECT_EQ(found(nullptr), std::vector<int>{});
+      EXPECT_EQ(found("alice"), std::vector<int>{secret}) << "with her salt he would find it";
+      TearDown();
+    }
+  }
+}
+
+TEST_F(AGenerationServer, SharesThePinnedPrefixWithItsOwnSaltAlone) {
+  const std::vector<std::int32_t> prefix = made_up_ids(32);
+  start({.blocks = 6, .pinned = prefix});
+  std::vector<std::int32_t> prompt = prefix;
+  prompt.resize(80, 7);
+  const auto ask = [&](const Json& salt) {
+    return post({{"prompt_ids", prompt}, {"max_tokens", 1}, {"cache_salt", salt}});
+  };
+  EXPECT_EQ(ask(nullptr).json()["usage"]["cached_tokens"], 32);
+  EXPECT_EQ(refusal({{"prompt_ids", prompt}, {"cache_salt", "alice"}}), Refusal(422, "prompt_ids"))
+      << "two of the six blocks are pinned, and of the others it needs five";
+  prompt.resize(64);
+  EXPECT_EQ(ask("alice").json()["usage"]["cached_tokens"], 0);
+}
+
+TEST_F(AGenerationServer, KeepsASaltThroughSamplesThatForkAndComeBack) {
+  start({.blocks = 12, .scheduler = {.max_batch_tokens = 64, .max_sequences = 4, .preempt_every = 3}});
+  const Json request = {{"prompt_ids", made_up_ids(40)}, {"n", 3}, {"max_tokens", 20}, {"temperature", 1}};
+  const auto with_salt = [&](const Json& salt) {
+    Json salted = request;
+    salted["cache_salt"] = salt;
+    return generate(salted);
+  };
+  const Json alice = with_salt("alice"), mallory = with_salt("mallory");
+  EXPECT_EQ(alice["usage"]["cached_tokens"], 0);
+  EXPECT_EQ(mallory["usage"]["cached_tokens"], 0);
+  EXPECT_EQ(mallory["samples"], alice["samples"]) << "a salt changes no answer";
+  const auto cached = [&](const Json& sample, const Json& salt) {
+    std::vector<std::int32_t> ids = made_up_ids(40);
+    for (const Json& id : sample["ids"]) ids.push_back(id);
+    return generate({{"prompt_ids", ids}, {"max_tokens", 0}, {"cache_salt", salt}})["usage"]["cached_tokens"];
+  };
+  for (const Json& sample : mallory["samples"])
+    EXPECT_EQ(cached(sample, "mallory"), 48) << "prompt and output";
+  for (std::size_t n = 0; n < 3; ++n)
+    EXPECT_EQ(cached(mallory["samples"][n], n == 0 ? Json(nullptr) : Json("bob " + std::to_string(n))), 0);
+}
+
+TEST_F(AGenerationServer, TakesASaltWhereNothingIsShared) {
+  for (const Kind kind : kAllKinds) {
+    start({.kind = kind});
+    const Json plain = generate({{"prompt", kPrompt}, {"max_tokens", 8}});
+    EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 8}, {"salt", "x"}})["ids"], plain["ids"]);
+    EXPECT_EQ(post({{"prompt", kPrompt}, {"cache_salt", "x"}}, "/v1/completions").status, 200);
+    TearDown();
+  }
+}
+
 // TK1, TK2, TK9: streams and wholes of wild texts, with characters that come in parts and bytes that are
 // none.
 TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
@@ -432,6 +528,8 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
       {"stop",
        {"", 5, true, Json::array({""}), Json::array({1}), Json::object(), std::string(2000, 'x'),
         std::vector<std::string>(17, "x")}},
+      {"salt", {"", 5, true, Json::array({"a"}), Json::object(), std::string(257, 'x')}},
+      {"cache_salt", {"", 5, true, Json::array({"a"}), Json::object(), std::string(257, 'x')}},
       {"ignore_eos", {0, "true"}},
       {"stream", {"false", 1}},
       {"max_token", {5}},
@@ -448,6 +546,10 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   EXPECT_EQ(refusal(Json::object()), Refusal(400, "prompt"));
   EXPECT_EQ(refusal({{"prompt", nullptr}}), Refusal(400, "prompt"));
   EXPECT_EQ(refusal({{"prompt", kPrompt}, {"prompt_ids", {1}}}), Refusal(400, "prompt_ids"));
+  EXPECT_EQ(refusal({{"prompt", kPrompt}, {"cache_salt", "a"}, {"salt", "b"}}), Refusal(400, "salt"));
+  for (const Json& salt : {Json(nullptr), Json("a"), Json(std::string(256, 'x'))})
+    EXPECT_EQ(refusal({{"prompt", kPrompt}, {"max_tokens", 1}, {"cache_salt", salt}, {"salt", salt}}).first,
+              200);
   EXPECT_EQ(generate({{"prompt", " "}, {"max_tokens", 1}})["ids"].size(), 1U);
 }
 
@@ -946,6 +1048,8 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
                                                 {"echo", true},
                                                 {"logprobs", 1},
                                                 {"best_of", 3},
+                                                {"cache_salt", ""},
+                                                {"salt", 5},
                                                 {"prompt", {"a", "b"}},
                                                 {"prompt", 5},
                                                 {"prompt", Json::array()},
@@ -960,7 +1064,7 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
   }
   const Json harmless = {{"prompt", kPrompt},     {"presence_penalty", 0}, {"logit_bias", Json::object()},
                          {"suffix", nullptr},     {"echo", false},         {"logprobs", nullptr},
-                         {"something new", true}, {"max_tokens", 1}};
+                         {"something new", true}, {"max_tokens", 1},       {"cache_salt", nullptr}};
   EXPECT_EQ(post(harmless, "/v1/completions").status, 200);
   const HttpResponse response = post({{"prompt", 5}}, "/v1/completions");
   EXPECT_EQ(response.error()["param"], "prompt");

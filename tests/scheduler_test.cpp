@@ -561,32 +561,36 @@ TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutPreemptingOthers) {
 }
 
 // Ten blocks, four of them pinned. A fork takes no block as long as it only shares, so both are there when
-// they get the id that six blocks do not hold. Neither gives way to the other in vain.
+// they get the id that six blocks do not hold. Neither gives way to the other in vain. With a salt of its own
+// a sequence has no more room than that, although it begins with the prefix.
 TEST(Scheduler, EndsWhoOutgrowsWhatAPinnedPrefixLeavesWithoutPreemptingOthers) {
-  Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
-  constexpr std::int32_t prefix = 1000;
-  Ids prefix_ids(4 * kBlockSize);
-  std::ranges::generate(prefix_ids, [n = 0]() mutable { return n++; });  // those that all share
-  const Work work{prefix, prefix_ids};
-  const std::optional<PassPlan> plan = play.manager->plan({&work, 1});
-  ASSERT_TRUE(plan);
-  play.manager->commit(*plan);
-  play.manager->pin(prefix);
+  for (const std::string salt : {"", "alice"}) {
+    Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
+    constexpr std::int32_t prefix = 1000;
+    Ids prefix_ids(4 * kBlockSize);
+    std::ranges::generate(prefix_ids, [n = 0]() mutable { return n++; });  // those that all share
+    const Work work{prefix, prefix_ids};
+    const std::optional<PassPlan> plan = play.manager->plan({&work, 1});
+    ASSERT_TRUE(plan);
+    play.manager->commit(*plan);
+    play.manager->pin(prefix);
 
-  const std::int32_t parent = play.add(6 * kBlockSize, 9, 0, /*forks=*/1);
-  const std::int32_t waits = play.add(5 * kBlockSize, 3, 4 * kBlockSize);
-  play.step();
-  EXPECT_EQ(play.turns, Ids{parent});
-  const std::int32_t child = waits + 1;
-  EXPECT_EQ(play.got, (Ids{child, parent}));
-  play.step();
-  EXPECT_EQ(play.stuck, (Ids{parent, child})) << "at once";
-  EXPECT_EQ(play.scheduler.preemptions(), 0);
-  EXPECT_EQ(play.turns, Ids{waits});
-  while (play.step()) {
+    const std::int32_t parent = play.add(6 * kBlockSize, 9, salt.empty() ? 0 : 4 * kBlockSize, /*forks=*/1);
+    play.sequence(parent).salt = salt;
+    const std::int32_t waits = play.add(5 * kBlockSize, 3, 4 * kBlockSize);
+    play.step();
+    EXPECT_EQ(play.turns, Ids{parent});
+    const std::int32_t child = waits + 1;
+    EXPECT_EQ(play.got, (Ids{child, parent}));
+    play.step();
+    EXPECT_EQ(play.stuck, (Ids{parent, child})) << "at once";
+    EXPECT_EQ(play.scheduler.preemptions(), 0);
+    EXPECT_EQ(play.turns, Ids{waits});
+    while (play.step()) {
+    }
+    EXPECT_TRUE(play.ended(waits));
+    EXPECT_EQ(play.manager->blocks().in_use, 4) << "the prefix stays";
   }
-  EXPECT_TRUE(play.ended(waits));
-  EXPECT_EQ(play.manager->blocks().in_use, 4) << "the prefix stays";
 }
 
 // Moving to the host tier and back

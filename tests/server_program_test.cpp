@@ -71,6 +71,22 @@ TEST(ServerProgram, TakesTheOptionsOfItsCache) {
   EXPECT_EQ(ids_alone.get("/v1/models").json()["data"][0]["id"], "random:fairytale");
 }
 
+TEST(ServerProgram, GivesItsSaltToRequestsWithoutOne) {
+  ServerProgram server("step4_prefix_cache",
+                       {"--num-blocks", "40", "--salt", "house", "--debug-hash-bits", "1"});
+  HttpClient client(server.wait_for_port());
+  const auto cached = [&](const Json& salt) {
+    const Json request = {{"prompt_ids", std::vector<int>(33, 5)}, {"max_tokens", 1}, {"cache_salt", salt}};
+    return client.post("/generate", request).json()["usage"]["cached_tokens"];
+  };
+  EXPECT_EQ(cached(nullptr), 0);
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_EQ(cached("mallory"), 0);
+  EXPECT_EQ(cached(nullptr), 32);
+  EXPECT_EQ(cached("house"), 32) << "it is a salt as any other: keep it to yourself";
+  EXPECT_EQ(cached("alice"), 32);
+}
+
 TEST(ServerProgram, FinishesWhatRunsWhenItIsToldToEnd) {
   for (const int signal : {SIGTERM, SIGINT}) {
     ServerProgram server("step4_prefix_cache");
