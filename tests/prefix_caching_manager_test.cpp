@@ -591,7 +591,7 @@ TEST(Admission, OfEqualBlocksOneThatIsInUseIsShared) {
     const Tokens prompt = unlike_ids(1, 4);
     cache.pass({{0, prompt}, {1, prompt}});
     cache.free(gone);
-    cache.store(2, joined(prompt, unlike_ids(2, 8)));
+    ASSERT_TRUE(cache.pass({{2, joined(prompt, unlike_ids(2, 8))}}));
     EXPECT_EQ(cache.table(2)[0], cache.table(1 - gone)[0]);
   }
 }
@@ -770,6 +770,21 @@ TEST(Salt, IsForgottenWhenNoBlockIsFoundUnderItAnyMore) {
   EXPECT_EQ(cache.peek(prompt, "mallory 1"), 0);
 }
 
+TEST(Salt, IsKeptAsLongAsTheHostTierHoldsABlockOfIt) {
+  CacheInPlay cache(4, 4, {.host_blocks = 40});
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.salts[0] = "alice";
+  for (std::int32_t n = 1; n < 400; ++n) {
+    cache.salts[n] = "mallory " + std::to_string(n);
+    if (n % 8 == 1) {
+      ASSERT_EQ(cache.store(0, prompt).tokens(), n == 1 ? 9 : 1);
+      cache.free(0);
+    }
+    cache.store(n, prompt);  // what alice has left moves to the host tier
+    cache.free(n);
+  }
+}
+
 TEST(Salt, IsNotRememberedOfWhatHasNoBlockToFind) {
   CacheInPlay cache(6, 4), off(6, 4, {.prefix_cache = false});
   cache.salts[0] = off.salts[0] = "alice";
@@ -882,15 +897,17 @@ TEST(PinnedPrefix, PinningTheSameAgainKeepsItAndAnUnknownOneIsRefused) {
 TEST(PinnedPrefix, ItsOwnBlocksAreSharedWhereACopyOfThemIsFoundUpToTheLastFullOne) {
   const Tokens prefix = unlike_ids(1, 8);
   for (const std::int32_t pinned : {0, 1}) {
-    CacheInPlay twins(8, 4);
-    twins.pass({{0, prefix}, {1, prefix}});
-    twins.pin(pinned);
-    const Table own = twins.table(pinned);
-    twins.free(1 - pinned);
-    twins.store(2, joined(prefix, {5}));
-    Table shared = twins.table(2);
-    shared.resize(2);
-    EXPECT_EQ(shared, own);
+    for (const bool other_runs : {true, false}) {
+      CacheInPlay twins(8, 4);
+      twins.pass({{0, prefix}, {1, prefix}});
+      twins.pin(pinned);
+      const Table own = twins.table(pinned);
+      if (!other_runs) twins.free(1 - pinned);
+      twins.store(2, joined(prefix, {5}));
+      Table shared = twins.table(2);
+      shared.resize(2);
+      EXPECT_EQ(shared, own);
+    }
   }
 }
 

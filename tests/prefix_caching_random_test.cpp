@@ -352,6 +352,7 @@ class RandomLife {
       if (const auto sequence = any_sequence()) {
         model_.pin(*sequence);
         cache_.pin(*sequence);
+        pinned_ = sequence;
       }
     } else if (chance < 80) {
       if (const auto sequence = any_sequence()) {  // preempted, and perhaps back at once
@@ -359,6 +360,8 @@ class RandomLife {
         free(*sequence);
         if (below(2) == 0) wrong = pass({{*sequence, tokens}});
       }
+    } else if (chance < 84) {
+      if (pinned_) wrong = pass(pinned_prefix_and_one_that_begins_with_it());
     } else if (const auto sequence = any_sequence()) {
       free(*sequence);
     }
@@ -417,7 +420,15 @@ class RandomLife {
     if (wanted.empty()) wanted[new_id()] = new_prompt();
     return wanted;
   }
+  /// Both write to the prefix's tail.
+  std::map<std::int32_t, Tokens> pinned_prefix_and_one_that_begins_with_it() {
+    const Tokens prefix = cache_.sequences().at(*pinned_);
+    const std::int32_t other = new_id();
+    cache_.salts[other] = cache_.salts.at(*pinned_);
+    return {{*pinned_, with_random_tail(prefix, 2)}, {other, with_random_tail(prefix, 2)}};
+  }
   void free(std::int32_t sequence) {
+    if (pinned_ == sequence) pinned_.reset();
     model_.free(sequence);
     cache_.free(sequence);
   }
@@ -452,6 +463,7 @@ class RandomLife {
   std::mt19937 random_;
   CacheInPlay cache_;
   PlainModel model_;
+  std::optional<std::int32_t> pinned_;
   std::vector<Tokens> seen_;  // some of the sequences that there were
   std::int32_t next_id_ = 0;
 };
