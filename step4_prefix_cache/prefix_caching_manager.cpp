@@ -123,7 +123,7 @@ PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std
   const auto length = static_cast<std::int64_t>(token_ids.size());
   const std::int64_t shared = std::min(prefix.length, length - 1);
   if (length >= prefix.length && shared > hits.tokens &&
-      std::equal(prefix.token_ids.begin(), prefix.token_ids.end(), token_ids.begin())) {
+      std::equal(token_ids.begin(), token_ids.begin() + prefix.length, prefix.token_ids.begin())) {
     hits.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + shape_.blocks_for(shared));
     hits.host_slots.clear();
     hits.tokens = shared;

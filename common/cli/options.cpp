@@ -227,7 +227,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.prefix_cache = one_of<bool>(given, {{"on", true}, {"off", false}});
      }},
-    {"--salt", "TEXT", cache, "share only with sequences of the same salt (default: none)", step_4,
+    {"--salt", "TEXT", cache, "equal salts share; with --serve: requests without one (default: none)", step_4,
      [](Options& options, const Given& given) { options.salt = some_text(given); }},
     {"--system-prompt", "TEXT", cache, "computed once and kept, for prompts that begin with it (default: none)", step_4,
      [](Options& options, const Given& given) { options.system_prompt = some_text(given); }},
