@@ -104,9 +104,9 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
 std::int32_t PrefixCachingManager::twin_to_share(std::int32_t found, std::int64_t n) const {
   if (pinned_) {
     const std::vector<std::int32_t>& pinned = sequences_.at(*pinned_).blocks;
-    const std::int32_t block = n < std::ssize(pinned) ? pinned[static_cast<std::size_t>(n)] : found;
-    if (index_.content(block).identity == index_.content(found).identity && reference_count(block) > 0)
-      return block;
+    const auto at = static_cast<std::size_t>(n);
+    if (at < pinned.size() && index_.content(pinned[at]).identity == index_.content(found).identity)
+      return pinned[at];
   }
   for (std::optional<std::int32_t> twin = found; twin; twin = index_.next_twin(*twin)) {
     if (reference_count(*twin) > 0) return *twin;

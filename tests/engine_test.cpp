@@ -145,7 +145,7 @@ TEST_P(ServingEngineThatShares, SharesInABatchRunAmongRequestsOfEqualSaltAlone) 
   requests[0].salt = requests[3].salt = "alice";
   requests[1].salt = "mallory";
   const Report report = run(*model_, *cache.manager, *cache.store, requests);
-  for (const std::size_t first : {0, 1, 2}) EXPECT_EQ(report.sequences[first].cached_tokens, 0);
+  for (std::size_t first = 0; first < 3; ++first) EXPECT_EQ(report.sequences[first].cached_tokens, 0);
   EXPECT_EQ(report.sequences[3].cached_tokens, 16);
 }
 
