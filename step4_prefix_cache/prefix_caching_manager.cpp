@@ -336,6 +336,40 @@ void PrefixCachingManager::release(std::int32_t block) {
   }
 }
 
+void PrefixCachingManager::discard(const Work& work) {
+  free(work.sequence);
+  if (!settings_.prefix_cache) return;
+  std::optional<std::uint64_t> hash = root_hash_;
+  std::uint64_t parent = 0;
+  for (std::int64_t n = 0; n < std::ssize(work.token_ids) / shape_.block_size; ++n) {
+    const std::span<const std::int32_t> tokens = tokens_of_block(work.token_ids, n);
+    hash = hash_of(hash, tokens);
+    parent = forget(*hash, parent, tokens);
+    if (parent == 0) return;  // nothing is found after a block that is not
+  }
+}
+
+/// Makes what holds these tokens unfindable, but for blocks that sequences refer to.
+/// @return the identity of all that held them; 0: nothing did
+std::uint64_t PrefixCachingManager::forget(std::uint64_t hash, std::uint64_t parent,
+                                           std::span<const std::int32_t> token_ids) {
+  std::uint64_t identity = 0;
+  for (const std::int32_t block : index_.find_all(hash, parent, token_ids)) {
+    identity = index_.content(block).identity;
+    if (reference_count(block) > 0) continue;
+    index_.erase(block);
+    queue_.remove(block);
+    queue_.push_front(block);  // as a block that holds nothing enters
+  }
+  if (const auto slot = host_.find(hash, parent, token_ids)) {
+    identity = host_.content(*slot).identity;
+    host_.set_aside(*slot);
+    host_.remove(*slot);
+    host_.settle();
+  }
+  return identity;
+}
+
 void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
   const auto [added, is_new] = sequences_.emplace(child, sequences_.at(parent));
   if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");

@@ -40,6 +40,9 @@ class PrefixCachingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
+  /// The whole path of its tokens is forgotten, from the first block on and in the host tier too: whichever
+  /// block on it is damaged, the next sequence computes it anew. Blocks of other sequences stay findable.
+  void discard(const Work& work) override;
   /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
@@ -112,6 +115,7 @@ class PrefixCachingManager final : public KvManager {
   void publish(const Sequence& sequence, std::int64_t first_block);
   void give_back();
   void release(std::int32_t block);
+  std::uint64_t forget(std::uint64_t hash, std::uint64_t parent, std::span<const std::int32_t> token_ids);
 
   /// What the outstanding plan has changed: `abort` undoes it, `commit` makes it final.
   struct Pending {

@@ -48,12 +48,25 @@ std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t 
                                               std::span<const std::int32_t> wanted) const {
   for (std::int32_t block = first_[bucket(hash)]; block != kNone;
        block = entries_[static_cast<std::size_t>(block)].next) {
-    if (content(block).hash == hash && content(block).parent == parent &&
-        std::ranges::equal(token_ids(block), wanted)) {
-      return block;
-    }
+    if (holds(block, hash, parent, wanted)) return block;
   }
   return std::nullopt;
+}
+
+std::vector<std::int32_t> PrefixIndex::find_all(std::uint64_t hash, std::uint64_t parent,
+                                                std::span<const std::int32_t> wanted) const {
+  std::vector<std::int32_t> blocks;
+  for (std::int32_t block = first_[bucket(hash)]; block != kNone;
+       block = entries_[static_cast<std::size_t>(block)].next) {
+    if (holds(block, hash, parent, wanted)) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+bool PrefixIndex::holds(std::int32_t block, std::uint64_t hash, std::uint64_t parent,
+                        std::span<const std::int32_t> wanted) const {
+  return content(block).hash == hash && content(block).parent == parent &&
+         std::ranges::equal(token_ids(block), wanted);
 }
 
 void PrefixIndex::prefetch(std::uint64_t hash) const {

@@ -47,6 +47,9 @@ class PrefixIndex {
   /// compared.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const;
+  /// All blocks with this parent and these tokens.
+  std::vector<std::int32_t> find_all(std::uint64_t hash, std::uint64_t parent,
+                                     std::span<const std::int32_t> token_ids) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
   void prefetch(std::uint64_t hash) const;
 
@@ -62,6 +65,8 @@ class PrefixIndex {
   bool is_block(std::int32_t block) const {
     return block >= 0 && static_cast<std::size_t>(block) < entries_.size();
   }
+  bool holds(std::int32_t block, std::uint64_t hash, std::uint64_t parent,
+             std::span<const std::int32_t> token_ids) const;
   std::size_t bucket(std::uint64_t hash) const { return hash & (first_.size() - 1); }
 
   std::int64_t block_size_;

@@ -80,6 +80,11 @@ class CheckedManager final : public KvManager {
     manager_->free(sequence);
     check();
   }
+  void discard(const Work& work) override {
+    expect_no_plan();
+    manager_->discard(work);
+    check();
+  }
   void fork(std::int32_t parent, std::int32_t child) override {
     expect_no_plan();
     manager_->fork(parent, child);

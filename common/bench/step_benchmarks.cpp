@@ -63,12 +63,13 @@ Measured run_once(const Subject& subject, const Workload& workload) {
   const Cache cache = subject.make_cache(program);
   if (workload.warm) {
     const Request before = request_before(workload, vocab_size);
-    run(*program.model, *cache.manager, *cache.store, {&before, 1});
+    expect_no_error(run(*program.model, *cache.manager, *cache.store, {&before, 1}));
   }
   GpuPassTimer timer(program);
   RunSettings settings;
   timer.listen(settings);
   Measured measured{run(*program.model, *cache.manager, *cache.store, program.requests, settings)};
+  expect_no_error(measured.report);
 
   std::vector<double> prefill_ms;
   for (const SequenceReport& sequence : measured.report.sequences) prefill_ms.push_back(sequence.ttft_ms);

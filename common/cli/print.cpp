@@ -42,6 +42,7 @@ Json json_of(const SequenceReport& sequence) {
                {"cached_tokens", sequence.cached_tokens},
                {"block_table", sequence.block_table},
                {"ttft_ms", sequence.ttft_ms}};
+  if (!sequence.error.empty()) json["error"] = sequence.error;
   if (!sequence.logits.empty()) {
     Json& logits = json["logits"] = Json::array();
     for (const float logit : sequence.logits) logits.push_back(shortest(logit));

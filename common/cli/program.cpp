@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -127,6 +128,29 @@ Report run_with_trace(Program& program, const Cache& cache, RunSettings settings
   return report;
 }
 
+/// "prompt 2", or "prompt 2, sample 1" where prompts have several.
+std::string name_of_sequence(std::size_t index, std::int64_t samples) {
+  const auto number = static_cast<std::int64_t>(index);
+  const std::string prompt = fmt::format("prompt {}", number / samples + 1);
+  return samples == 1 ? prompt : fmt::format("{}, sample {}", prompt, number % samples + 1);
+}
+
+/// Which sequences ended with an error, and why the first of them did; empty: none did.
+std::string failure_of(const Report& report, std::int64_t samples) {
+  std::string failure, others;
+  for (std::size_t index = 0; index < report.sequences.size(); ++index) {
+    const std::string& error = report.sequences[index].error;
+    if (error.empty()) continue;
+    const std::string name = name_of_sequence(index, samples);
+    if (failure.empty()) {
+      failure = report.sequences.size() == 1 ? error : fmt::format("{}: {}", name, error);
+    } else {
+      others += (others.empty() ? "; failed too: " : "; ") + name;
+    }
+  }
+  return failure + others;
+}
+
 }  // namespace
 
 Program load_program(Step step, Options options) {
@@ -221,6 +245,10 @@ Report run_and_print(Program& program, const Cache& cache) {
 
   const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
   Report report = run_with_trace(program, cache, settings);
+  const std::string failure = failure_of(report, options.samples);
+  const bool all_failed = std::ranges::all_of(
+      report.sequences, [](const SequenceReport& sequence) { return !sequence.error.empty(); });
+  if (all_failed) throw RunError(failure);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";
@@ -233,6 +261,7 @@ Report run_and_print(Program& program, const Cache& cache) {
   }
   if (decoder) fmt::print("{}\n", decoder->finish());
   fmt::print("{}", options.json ? to_json(report) : to_text(report, stream));
+  if (!failure.empty()) throw RunError(failure);
   return report;
 }
 

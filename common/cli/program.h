@@ -69,6 +69,8 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 
 /// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
 /// when stdout is a terminal and there is one sequence.
+/// @throws RunError naming the sequences whose logits are not finite, after the report is printed; where that
+/// is all of them, in place of it.
 /// @return the report, complete with texts.
 Report run_and_print(Program& program, const Cache& cache);
 

@@ -39,6 +39,10 @@ class KvManager {
   virtual void abort(const PassPlan& plan) = 0;
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
+  /// As `free`, for a sequence whose K and V turned out not to be finite: nothing along its tokens can be
+  /// found afterwards, but for what sequences that are there refer to. It may have been freed before.
+  /// @param work  the sequence with all its ids; the last may be unknown
+  virtual void discard(const Work& work) { free(work.sequence); }
 
   /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
   /// step 4 can.

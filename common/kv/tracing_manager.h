@@ -35,6 +35,7 @@ class TracingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
+  void discard(const Work& work) override;
   void fork(std::int32_t parent, std::int32_t child) override;
   void pin(std::int32_t sequence) override;
   bool can_fork() const override { return traced_.can_fork(); }
@@ -59,6 +60,7 @@ class TracingManager final : public KvManager {
 
  private:
   void write_plan(std::span<const Work> work, const PassPlan& plan);
+  void write_free(std::int32_t sequence, const std::string& unsaid_reason);
   nlohmann::ordered_json line_of(const Work& work, std::int32_t first_row);
   /// Adds what has changed since the line before, and writes.
   void write_with_changes(nlohmann::ordered_json line);

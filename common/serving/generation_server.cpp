@@ -63,7 +63,7 @@ class GenerationServer::Answering {
 
   void hear(const GenerationEvent& event) {
     if (done_ || exchange_->departed()) return;
-    if (!begun_ && ends_early(event)) return refuse(event.finish_reason);
+    if (!begun_ && ends_early(event)) return refuse(event);
     GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
     output.finish_reason = event.finish_reason;
     stream_ ? send(event) : collect(event, output);
@@ -82,15 +82,19 @@ class GenerationServer::Answering {
   static bool ends_early(const GenerationEvent& event) {
     return event.finish_reason == "error" || event.finish_reason == "cancelled";
   }
-  void refuse(const std::string& reason) {
+  void refuse(const GenerationEvent& event) {
     done_ = true;
-    exchange_->answer(reason == "error" ? error_answer(503, "the engine has failed")
-                                        : later(error_answer(503, "the server is shutting down")));
+    if (event.finish_reason == "cancelled")
+      return exchange_->answer(later(error_answer(503, "the server is shutting down")));
+    exchange_->answer(event.error.empty() ? error_answer(503, "the engine has failed")
+                                          : error_answer(500, event.error));
   }
 
   void send(const GenerationEvent& event) {
     if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
-    for (const Json& part : form_->parts(event)) exchange_->send("data: " + text_of(part) + "\n\n");
+    std::vector<Json> parts = form_->parts(event);
+    if (!event.error.empty()) parts.front().update(error_json(500, event.error));
+    for (const Json& part : parts) exchange_->send("data: " + text_of(part) + "\n\n");
     if (event.summary) end_stream();
   }
   void end_stream() {
@@ -239,7 +243,8 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   // The engine tells its own thread; here it is heard by the server's.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
-      if (event.finish_reason == "error") note_failure(engine_->status(milliseconds(0)).failure);
+      if (event.finish_reason == "error" && event.error.empty())
+        note_failure(engine_->status(milliseconds(0)).failure);
       if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
       answering->hear(event);
     });

@@ -67,18 +67,22 @@ std::string url_of(const tcp::endpoint& endpoint) {
 
 }  // namespace
 
-HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
+nlohmann::ordered_json error_json(unsigned status, const std::string& message, const std::string& field) {
   const char* const type = status == 429  ? "rate_limit_error"
                            : status < 500 ? "invalid_request_error"
                                           : "server_error";
   const nlohmann::ordered_json named =
       field.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(field);
-  const nlohmann::ordered_json json = {
-      {"error",
-       {{"message", message}, {"type", type}, {"field", named}, {"param", named}, {"code", nullptr}}}};
+  return {{"error",
+           {{"message", message}, {"type", type}, {"field", named}, {"param", named}, {"code", nullptr}}}};
+}
+
+HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
   HttpAnswer answer;
   answer.status = status;
-  answer.body = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  answer.body = error_json(status, message, field)
+                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                "\n";
   return answer;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +46,10 @@ struct HttpAnswer {
   std::vector<std::pair<std::string, std::string>> headers = {};  ///< more of them
 };
 
-/// The answer to what went wrong, in the one form of all of them: {"error": {...}}.
+/// What went wrong, in the one form of all errors: {"error": {...}}.
 /// @param field  of the request that is wrong; empty: none
+nlohmann::ordered_json error_json(unsigned status, const std::string& message, const std::string& field = "");
+/// The answer that tells it.
 HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field = "");
 
 /// One request and the way to answer it: with `answer`, or with `begin_stream`, any number of `send` and

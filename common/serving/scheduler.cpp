@@ -232,6 +232,13 @@ void Scheduler::remove(ScheduledSequence& sequence) {
   std::erase(waiting_, &sequence);
 }
 
+void Scheduler::discard(ScheduledSequence& sequence) {
+  drop_prepared();  // it may share what is to be forgotten
+  manager_.discard({sequence.id, sequence.token_ids});
+  std::erase(running_, &sequence);
+  std::erase(waiting_, &sequence);
+}
+
 void Scheduler::check_invariants() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);

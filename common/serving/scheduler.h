@@ -98,6 +98,9 @@ class Scheduler {
   void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
   /// The sequence has ended, wherever it is, and its memory goes back. Harmless for one that was not added.
   void remove(ScheduledSequence& sequence);
+  /// As `remove`, for a sequence whose K and V are not finite: none of it can be found afterwards. It may
+  /// have been removed before.
+  void discard(ScheduledSequence& sequence);
 
   /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
   NextPass next();
