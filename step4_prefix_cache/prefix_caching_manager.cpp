@@ -329,6 +329,7 @@ void PrefixCachingManager::free(std::int32_t id) {
 
 void PrefixCachingManager::release(std::int32_t block) {
   if (--references_[static_cast<std::size_t>(block)] > 0) return;
+  if (condemned_.erase(block) > 0) index_.erase(block);
   if (index_.contains(block)) {
     queue_.push_back(block);
   } else {
@@ -336,7 +337,7 @@ void PrefixCachingManager::release(std::int32_t block) {
   }
 }
 
-void PrefixCachingManager::discard(const Work& work) {
+void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
   free(work.sequence);
   if (!settings_.prefix_cache) return;
   std::optional<std::uint64_t> hash = root_hash_;
@@ -344,30 +345,28 @@ void PrefixCachingManager::discard(const Work& work) {
   for (std::int64_t n = 0; n < std::ssize(work.token_ids) / shape_.block_size; ++n) {
     const std::span<const std::int32_t> tokens = tokens_of_block(work.token_ids, n);
     hash = hash_of(hash, tokens);
-    parent = forget(*hash, parent, tokens);
-    if (parent == 0) return;  // nothing is found after a block that is not
-  }
-}
-
-/// Makes what holds these tokens unfindable, but for blocks that sequences refer to.
-/// @return the identity of all that held them; 0: nothing did
-std::uint64_t PrefixCachingManager::forget(std::uint64_t hash, std::uint64_t parent,
-                                           std::span<const std::int32_t> token_ids) {
-  std::uint64_t identity = 0;
-  for (const std::int32_t block : index_.find_all(hash, parent, token_ids)) {
-    identity = index_.content(block).identity;
-    if (reference_count(block) > 0) continue;
-    index_.erase(block);
-    queue_.remove(block);
-    queue_.push_front(block);  // as a block that holds nothing enters
-  }
-  if (const auto slot = host_.find(hash, parent, token_ids)) {
-    identity = host_.content(*slot).identity;
+    const std::vector<std::int32_t> blocks = index_.find_all(*hash, parent, tokens);
+    const std::optional<std::int32_t> slot = host_.find(*hash, parent, tokens);
+    if (blocks.empty() && !slot) return;  // then nothing is found after it
+    parent = blocks.empty() ? host_.content(*slot).identity : index_.content(blocks.front()).identity;
+    if (n < cached_tokens / shape_.block_size) continue;
+    for (const std::int32_t block : blocks) forget(block);
+    if (!slot) continue;
     host_.set_aside(*slot);
     host_.remove(*slot);
     host_.settle();
   }
-  return identity;
+}
+
+/// Makes a findable block unfindable: now, or when the last sequence that uses it has let go of it.
+void PrefixCachingManager::forget(std::int32_t block) {
+  if (reference_count(block) > 0) {
+    condemned_.insert(block);
+    return;
+  }
+  index_.erase(block);
+  queue_.remove(block);
+  queue_.push_front(block);  // as one enters that holds nothing
 }
 
 void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
@@ -494,6 +493,8 @@ void PrefixCachingManager::check_invariants() const {
            "a reference is not counted, or counted and not there");
     expect((reference_count(block) == 0) == in_queue[static_cast<std::size_t>(block)],
            "a block is free and in use, or neither");
+    expect(!condemned_.contains(block) || (reference_count(block) > 0 && index_.contains(block)),
+           "a block is to be forgotten later that nobody uses or finds");
     findable += index_.contains(block) ? 1 : 0;
   }
   expect(findable == index_.size(), "the index has an entry for a block that it does not know");

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -40,9 +41,8 @@ class PrefixCachingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
-  /// The whole path of its tokens is forgotten, from the first block on and in the host tier too: whichever
-  /// block on it is damaged, the next sequence computes it anew. Blocks of other sequences stay findable.
-  void discard(const Work& work) override;
+  /// A block that it computed and that others use can be found as long as they use it.
+  void discard(const Work& work, std::int64_t cached_tokens) override;
   /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
@@ -115,7 +115,7 @@ class PrefixCachingManager final : public KvManager {
   void publish(const Sequence& sequence, std::int64_t first_block);
   void give_back();
   void release(std::int32_t block);
-  std::uint64_t forget(std::uint64_t hash, std::uint64_t parent, std::span<const std::int32_t> token_ids);
+  void forget(std::int32_t block);
 
   /// What the outstanding plan has changed: `abort` undoes it, `commit` makes it final.
   struct Pending {
@@ -141,6 +141,7 @@ class PrefixCachingManager final : public KvManager {
   FreeBlockQueue queue_;                    // blocks with no reference, findable or not
   PrefixIndex index_;                       // full blocks of the pool
   HostTier host_;
+  std::unordered_set<std::int32_t> condemned_;  // findable blocks in use that nobody is to find afterwards
   std::unordered_map<std::int32_t, Sequence> sequences_;
   std::optional<std::int32_t> pinned_;
   std::vector<std::int32_t> pinned_token_ids_;  // of that sequence

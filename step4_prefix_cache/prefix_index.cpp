@@ -60,6 +60,7 @@ std::vector<std::int32_t> PrefixIndex::find_all(std::uint64_t hash, std::uint64_
        block = entries_[static_cast<std::size_t>(block)].next) {
     if (holds(block, hash, parent, wanted)) blocks.push_back(block);
   }
+  std::ranges::sort(blocks);
   return blocks;
 }
 

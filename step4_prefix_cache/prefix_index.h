@@ -47,7 +47,7 @@ class PrefixIndex {
   /// compared.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const;
-  /// All blocks with this parent and these tokens.
+  /// All blocks with this parent and these tokens, in ascending order.
   std::vector<std::int32_t> find_all(std::uint64_t hash, std::uint64_t parent,
                                      std::span<const std::int32_t> token_ids) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.

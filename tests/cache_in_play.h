@@ -75,6 +75,12 @@ class CacheInPlay {
     tokens_.erase(sequence);
     check();
   }
+  /// @param tokens  of a sequence that is there or was
+  void discard(std::int32_t sequence, const Tokens& tokens, std::int64_t cached_tokens = 0) {
+    manager.discard({sequence, tokens}, cached_tokens);
+    tokens_.erase(sequence);
+    check();
+  }
   void fork(std::int32_t parent, std::int32_t child) {
     manager.fork(parent, child);
     tokens_[child] = tokens_.at(parent);

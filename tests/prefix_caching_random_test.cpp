@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <list>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "tests/cache_in_play.h"
 
@@ -128,6 +130,7 @@ class PlainModel {
     sequences_.erase(id);
     for (auto block = table.rbegin(); block != table.rend(); ++block) {
       if (references(*block) > 0) continue;
+      if (condemned_.erase(*block) > 0) mark_what_follows(std::exchange(held_[index(*block)], {}));
       if (held_[index(*block)].empty()) {
         queue_.push_front(*block);
       } else {
@@ -137,6 +140,31 @@ class PlainModel {
     if (pinned_ == id) pinned_.reset();
   }
 
+  /// The blocks of `tokens` from number `first` on are not to be found any more, once nobody uses them.
+  void discard(std::int32_t id, const Tokens& tokens, std::int64_t first) {
+    if (sequences_.contains(id)) free(id);
+    const auto full = static_cast<std::int64_t>(tokens.size()) / block_size_;
+    std::vector<Tokens> gone;
+    for (std::int64_t n = 0; n < full; ++n) {
+      const Tokens prefix = first_of(tokens, (n + 1) * block_size_);
+      if (!is_held(prefix)) break;
+      if (n < first) continue;
+      gone.push_back(prefix);
+      if (take_out(host_, prefix)) host_.emplace_front();
+      for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
+        if (held_[index(block)] != prefix) continue;
+        if (references(block) > 0) {
+          condemned_.insert(block);
+          continue;
+        }
+        held_[index(block)].clear();
+        take_out(queue_, block);
+        queue_.push_front(block);
+      }
+    }
+    for (const Tokens& prefix : gone) mark_what_follows(prefix);
+  }
+
   void pin(std::int32_t id) {
     if (pinned_ && *pinned_ != id) free(*pinned_);
     pinned_ = id;
@@ -144,7 +172,7 @@ class PlainModel {
 
   /// What can be seen of `manager` and is not as it should be.
   std::string difference(const PrefixCachingManager& manager) const {
-    if (!std::ranges::equal(manager.free_queue(), queue_)) return fmt::format("the queue must be {}", queue_);
+    if (!std::ranges::equal(manager.free_queue(), queue_)) return fmt::format("the queue is {} and must be {}", manager.free_queue(), queue_);
     std::int64_t cached_blocks = 0;
     for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
       const bool findable = !held_[index(block)].empty();
@@ -184,6 +212,22 @@ class PlainModel {
     std::vector<Tokens> in_host;                     // prefixes to bring back
     std::int64_t tokens = 0;
   };
+
+  bool is_held(const Tokens& prefix) const {
+    return std::ranges::count(held_, prefix) + std::ranges::count(host_, prefix) > 0;
+  }
+  /// If a prefix is not held any more, what was computed after it is never found again, even if the prefix is
+  /// computed anew: a mark, which no sequence has, keeps it apart.
+  void mark_what_follows(const Tokens& gone) {
+    if (is_held(gone)) return;
+    ++marks_;
+    const auto mark = [&](Tokens& held) {
+      if (held.size() > gone.size() && std::equal(gone.begin(), gone.end(), held.begin()))
+        held.insert(held.begin(), -marks_);
+    };
+    std::ranges::for_each(held_, mark);
+    std::ranges::for_each(host_, mark);
+  }
 
   static std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
   static std::int64_t length(const Sequence& sequence) {
@@ -295,6 +339,8 @@ class PlainModel {
   std::list<std::int32_t> queue_;  // free blocks, the next to be taken first
   std::vector<Tokens> held_;       // [blocks] the prefix that ends with what a findable block holds; or none
   std::list<Tokens> host_;         // [host blocks] the same for its slots, the next to be given up first
+  std::set<std::int32_t> condemned_;  // blocks in use that are forgotten afterwards
+  std::int32_t marks_ = 0;
   CountersReport counters_;
 };
 
@@ -345,6 +391,15 @@ class RandomLife {
         free(*sequence);
         if (below(2) == 0) wrong = pass({{*sequence, tokens}});
       }
+    } else if (chance < 84) {
+      if (const auto sequence = any_sequence()) {  // it may have given its memory back before
+        const Tokens tokens = cache_.sequences().at(*sequence);
+        if (below(3) == 0) free(*sequence);
+        const std::int64_t cached = below(3) == 0 ? 0 : below(static_cast<std::int64_t>(tokens.size()) + 1);
+        model_.discard(*sequence, tokens, cached / setting_.block_size);
+        cache_.discard(*sequence, tokens, cached);
+        ++discards;
+      }
     } else if (const auto sequence = any_sequence()) {
       free(*sequence);
     }
@@ -357,7 +412,7 @@ class RandomLife {
   }
 
   const CountersReport& counters() const { return model_.counters(); }
-  std::int64_t refusals = 0, aborts = 0;
+  std::int64_t refusals = 0, aborts = 0, discards = 0;
 
  private:
   std::int64_t below(std::int64_t end) {
@@ -447,7 +502,7 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
   settings.push_back({200, 1, {.salt = "salt", .host_blocks = 50}});
   constexpr std::int64_t operations = 2600;  // in each setting
   CountersReport total;
-  std::int64_t refusals = 0, aborts = 0, all_operations = 0;
+  std::int64_t refusals = 0, aborts = 0, discards = 0, all_operations = 0;
   for (std::uint32_t seed = 1; const Setting& setting : settings) {
     RandomLife life(setting, seed);
     for (std::int64_t operation = 0; operation < operations; ++operation, ++all_operations) {
@@ -465,12 +520,14 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
     total.swaps_in += life.counters().swaps_in;
     refusals += life.refusals;
     aborts += life.aborts;
+    discards += life.discards;
     ++seed;
   }
   // It was worth doing: everything happened, often.
   EXPECT_GE(all_operations, 100000);
   for (const std::int64_t count :
-       {total.prefix_hits, total.evictions, total.copies, total.swaps_out, total.swaps_in, refusals, aborts})
+       {total.prefix_hits, total.evictions, total.copies, total.swaps_out, total.swaps_in, refusals, aborts,
+        discards})
     EXPECT_GT(count, 2000);
 }
 

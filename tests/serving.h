@@ -80,9 +80,9 @@ class CheckedManager final : public KvManager {
     manager_->free(sequence);
     check();
   }
-  void discard(const Work& work) override {
+  void discard(const Work& work, std::int64_t cached_tokens) override {
     expect_no_plan();
-    manager_->discard(work);
+    manager_->discard(work, cached_tokens);
     check();
   }
   void fork(std::int32_t parent, std::int32_t child) override {

@@ -39,10 +39,14 @@ class KvManager {
   virtual void abort(const PassPlan& plan) = 0;
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
-  /// As `free`, for a sequence whose K and V turned out not to be finite: nothing along its tokens can be
-  /// found afterwards, but for what sequences that are there refer to. It may have been freed before.
-  /// @param work  the sequence with all its ids; the last may be unknown
-  virtual void discard(const Work& work) { free(work.sequence); }
+  /// As `free`, for a sequence whose logits are not finite: of the K and V that it computed, nothing can be
+  /// found afterwards. It may have been freed before.
+  /// @param work           the sequence with all its ids; the last may be unknown
+  /// @param cached_tokens  when it was admitted first; others have computed those, and they stay
+  virtual void discard(const Work& work, std::int64_t cached_tokens) {
+    static_cast<void>(cached_tokens);
+    free(work.sequence);
+  }
 
   /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
   /// step 4 can.

@@ -157,7 +157,11 @@ class Loop {
     accounts_.sequence(index).finish_reason = reason;
     accounts_.sequence(index).block_table = manager_.block_table(sequences_[index].id);
     if (settings_.on_end) settings_.on_end(index, reason);
-    reason == "error" ? scheduler_.discard(sequences_[index]) : scheduler_.remove(sequences_[index]);
+    if (reason == "error") {
+      scheduler_.discard(sequences_[index], accounts_.sequence(index).cached_tokens);
+    } else {
+      scheduler_.remove(sequences_[index]);
+    }
   }
 
   static std::size_t index_of(const ScheduledSequence& sequence) {
@@ -213,7 +217,7 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
   Sampler greedy{SamplingParams{}};
   const Pick look{0, &greedy};  // nothing is chosen; this waits until the pass is done
   if (const Picked picked = model.pick({&look, 1}).front(); !picked.ok()) {
-    manager.discard(work);
+    manager.discard(work, manager.cached_tokens(sequence));
     throw RunError("the prefix to be pinned: " + message_of(picked));
   }
   manager.pin(sequence);

@@ -202,8 +202,8 @@ void TracingManager::free(std::int32_t sequence) {
   write_free(sequence, "preempted");
 }
 
-void TracingManager::discard(const Work& work) {
-  traced_.discard(work);
+void TracingManager::discard(const Work& work, std::int64_t cached_tokens) {
+  traced_.discard(work, cached_tokens);
   write_free(work.sequence, "error");
 }
 

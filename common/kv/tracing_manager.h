@@ -35,7 +35,7 @@ class TracingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
-  void discard(const Work& work) override;
+  void discard(const Work& work, std::int64_t cached_tokens) override;
   void fork(std::int32_t parent, std::int32_t child) override;
   void pin(std::int32_t sequence) override;
   bool can_fork() const override { return traced_.can_fork(); }

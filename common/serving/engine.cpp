@@ -239,7 +239,7 @@ void Engine::take_tokens(std::span<const Picked> picked) {
 /// the scheduler drops that plan.
 void Engine::end_with_error(Generation& generation) {
   const std::vector<Sample*> samples = open_samples(generation.samples);
-  for (Sample* sample : samples) scheduler_.discard(*sample);
+  for (Sample* sample : samples) scheduler_.discard(*sample, generation.summary.cached_tokens);
   for (Sample* sample : samples) end(*sample, "error", {.error = generation.error});
 }
 

@@ -232,9 +232,9 @@ void Scheduler::remove(ScheduledSequence& sequence) {
   std::erase(waiting_, &sequence);
 }
 
-void Scheduler::discard(ScheduledSequence& sequence) {
-  drop_prepared();  // it may share what is to be forgotten
-  manager_.discard({sequence.id, sequence.token_ids});
+void Scheduler::discard(ScheduledSequence& sequence, std::int64_t cached_tokens) {
+  drop_prepared();  // one that it admits may share what is to be forgotten
+  manager_.discard({sequence.id, sequence.token_ids}, cached_tokens);
   std::erase(running_, &sequence);
   std::erase(waiting_, &sequence);
 }

@@ -98,9 +98,10 @@ class Scheduler {
   void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
   /// The sequence has ended, wherever it is, and its memory goes back. Harmless for one that was not added.
   void remove(ScheduledSequence& sequence);
-  /// As `remove`, for a sequence whose K and V are not finite: none of it can be found afterwards. It may
-  /// have been removed before.
-  void discard(ScheduledSequence& sequence);
+  /// As `remove`, for a sequence whose logits are not finite: nothing that it computed can be found
+  /// afterwards. It may have been removed before.
+  /// @param cached_tokens  as KvManager::discard
+  void discard(ScheduledSequence& sequence, std::int64_t cached_tokens);
 
   /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
   NextPass next();
