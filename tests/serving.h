@@ -25,7 +25,7 @@ namespace kvcache {
 struct Answer {
   struct Output {
     std::vector<std::int32_t> ids;
-    std::string text, reason;
+    std::string text, reason, error;
   };
   std::map<std::int64_t, Output> samples;
   std::optional<GenerationSummary> summary;
@@ -37,6 +37,7 @@ struct Answer {
     if (event.id) output.ids.push_back(*event.id);
     output.text += event.text;
     output.reason = event.finish_reason;
+    output.error = event.error;
     summary = event.summary;
   }
   const std::vector<std::int32_t>& ids() const { return samples.at(0).ids; }
