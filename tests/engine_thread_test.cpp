@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <latch>
 #include <semaphore>
 
@@ -39,12 +40,16 @@ class Client {
   Answer answer_;
 };
 
-/// A store whose pass number `fails_at` goes wrong.
+/// A store whose pass number `fails_at` goes wrong, after `before_failure`, on the engine's thread.
 class FailingStore final : public KvStore {
  public:
-  FailingStore(KvStore& store, int fails_at) : store_(store), left_(fails_at) {}
+  FailingStore(KvStore& store, int fails_at, std::function<void()> before_failure)
+      : store_(store), left_(fails_at), before_failure_(std::move(before_failure)) {}
   void begin(const PassPlan& plan) override {
-    if (--left_ == 0) throw RunError("the device is gone");
+    if (--left_ == 0) {
+      before_failure_();
+      throw RunError("the device is gone");
+    }
     store_.begin(plan);
   }
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
@@ -53,14 +58,16 @@ class FailingStore final : public KvStore {
  private:
   KvStore& store_;
   int left_;
+  std::function<void()> before_failure_;
 };
 
 class AnEngineThread : public testing::Test {
  protected:
   static constexpr std::int64_t kMaxQueued = 4;
 
-  void start(int fails_at = 0) {
-    store_ = std::make_unique<FailingStore>(*cache_.store, fails_at);
+  void start(
+      int fails_at = 0, std::function<void()> before_failure = [] {}) {
+    store_ = std::make_unique<FailingStore>(*cache_.store, fails_at, std::move(before_failure));
     engine_ = std::make_unique<Engine>(*model_, *cache_.manager, *store_, nullptr,
                                        SchedulerSettings{.max_batch_tokens = 16, .max_sequences = 4});
     door_ = std::make_unique<EngineThread>(*engine_, kMaxQueued);
@@ -261,6 +268,24 @@ TEST_F(AnEngineThread, TellsEveryRequestWhenTheEngineFails) {
   EXPECT_EQ(std::get<EngineThread::Refusal>(door_->submit(request(3, 3), late.listener())),
             EngineThread::Refusal::closed);
   door_->cancel(1);
+  door_->cancel_all();
+  EXPECT_TRUE(door_->wait_until_idle(std::chrono::milliseconds(0))) << "a failed engine has nothing to do";
+}
+
+TEST_F(AnEngineThread, TouchesAFailedEngineForNoCancellationThatCameWithTheFailure) {
+  door_.reset();
+  Client cancelled, neighbour;
+  GenerationId id = 0;
+  start(/*fails_at=*/3, [&] {
+    door_->cancel(id);
+    door_->cancel_all();
+  });
+  id = hold(cancelled, 100);
+  submit(neighbour, request(3, 100));
+  go_on_.count_down();
+  EXPECT_EQ(cancelled.wait_for_end().reason(), "error");
+  EXPECT_EQ(neighbour.wait_for_end().reason(), "error");
+  EXPECT_TRUE(door_->wait_until_idle(kForEver));
 }
 
 }  // namespace

@@ -56,6 +56,92 @@ TEST(PrefixCachingManager, FindsABlockByTheIdThatWasKnownOnlyAtCommit) {
   EXPECT_EQ(manager.peek(Tokens{7, 8, 9, -1, 11}), 0);
 }
 
+// ---- Sequences whose logits are not finite ----
+
+TEST(Discard, NothingThatTheSequenceHasComputedIsFoundAfterwards) {
+  for (const bool freed_before : {false, true}) {
+    CacheInPlay cache(12, 4);
+    const Tokens prefix = unlike_ids(1, 8), bad = joined(prefix, unlike_ids(2, 14));
+    warm(cache, joined(prefix, {1}));
+    cache.store(0, first_of(bad, 13));  // a prompt in chunks
+    cache.store(0, bad);
+    if (freed_before) cache.free(0);
+    cache.discard(0, bad, /*cached_tokens=*/8);
+    EXPECT_EQ(resident(cache, bad), 8) << "what others have computed stays";
+    EXPECT_EQ(cache.manager.blocks().cached, 2);
+    EXPECT_EQ(cache.manager.blocks().free, 10);
+    cache.store(1, bad);
+    EXPECT_EQ(cache.manager.cached_tokens(1), 8);
+  }
+}
+
+TEST(Discard, TakesCopiesInTheHostTierAndEqualBlocksToo) {
+  CacheInPlay cache(8, 4, {.host_blocks = 8});
+  const Tokens bad = unlike_ids(1, 17);
+  cache.pass({{0, bad}});
+  cache.free(0);  // preempted
+  cache.store(1, unlike_ids(2, 30));
+  cache.free(1);
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 4) << "swapped out";
+  EXPECT_EQ(resident(cache, bad), 16);
+  cache.discard(0, bad);
+  EXPECT_EQ(resident(cache, bad), 0);
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 0);
+
+  CacheInPlay twins(12, 4);
+  twins.pass({{0, bad}, {1, bad}});  // neither finds the other
+  twins.free(1);
+  twins.discard(0, bad);
+  EXPECT_EQ(resident(twins, bad), 0);
+  EXPECT_EQ(twins.manager.blocks().free, 12);
+}
+
+TEST(Discard, BlocksThatOthersUseAreFoundUntilTheLastOfThemEnds) {
+  CacheInPlay cache(20, 4, {.host_blocks = 8});
+  const Tokens bad = unlike_ids(1, 13);
+  cache.store(0, bad);
+  cache.store(1, joined(first_of(bad, 12), {7, 7}));
+  cache.fork(1, 2);
+  cache.discard(0, bad);
+  EXPECT_EQ(resident(cache, bad), 12);
+  cache.free(1);
+  cache.store(3, joined(first_of(bad, 12), {8}));
+  EXPECT_EQ(cache.manager.cached_tokens(3), 12);
+  cache.free(2);
+  EXPECT_EQ(resident(cache, bad), 12);
+  cache.free(3);
+  EXPECT_EQ(resident(cache, bad), 0);
+  EXPECT_EQ(cache.manager.blocks().free, 20);
+}
+
+TEST(Discard, ASampleLeavesTheOthersTheBlocksTheyShare) {
+  CacheInPlay cache(20, 4);
+  const Tokens prompt = unlike_ids(1, 10);
+  cache.store(0, prompt);
+  cache.fork(0, 1);
+  const Tokens bad = joined(prompt, unlike_ids(2, 8)), good = joined(prompt, unlike_ids(3, 8));
+  cache.pass({{0, good}, {1, bad}});
+  cache.discard(1, bad, /*cached_tokens=*/10);
+  EXPECT_EQ(resident(cache, bad), 8);
+  EXPECT_EQ(resident(cache, good), 16);
+  cache.free(0);
+  EXPECT_EQ(resident(cache, good), 16) << "the prompt was fine";
+}
+
+TEST(Discard, APinnedPrefixStays) {
+  CacheInPlay cache(20, 4);
+  const Tokens prefix = unlike_ids(1, 9), bad = joined(prefix, unlike_ids(2, 9));
+  cache.store(0, prefix);
+  cache.pin(0);
+  cache.store(1, bad);
+  cache.discard(1, bad, cache.manager.cached_tokens(1));
+  EXPECT_EQ(cache.manager.blocks().in_use, 3);
+  EXPECT_EQ(cache.peek(bad), 9);
+  cache.discard(0, prefix);  // and of one that is discarded itself, nothing
+  EXPECT_EQ(cache.manager.blocks().free, 20);
+  EXPECT_EQ(cache.peek(bad), 0);
+}
+
 // ---- Fork and copy-on-write ----
 
 TEST(SharingMistake, ForkSharesThePartialTailWithoutCopyOnWrite) {
