@@ -114,6 +114,7 @@ class ServingEngineWithADamagedToken : public ServingEngine {
 
   DamagedModel damaged_;
 };
+class ServingEngineThatSharesADamagedToken : public ServingEngineWithADamagedToken {};
 
 // Answers
 
@@ -576,8 +577,7 @@ TEST_P(ServingEngineWithADamagedToken, EndsARequestWhoseLogitsAreInfinite) {
   }
 }
 
-TEST_P(ServingEngineWithADamagedToken, RefusesToPinAPrefixWithIt) {
-  if (!shares()) GTEST_SKIP() << "nothing is pinned where nothing is shared";
+TEST_P(ServingEngineThatSharesADamagedToken, RefusesToPinAPrefixWithIt) {
   ServingPlay play = this->play(64);
   const std::vector<std::int32_t> prefix = bad_prompt(11, 4);
   try {
@@ -655,6 +655,9 @@ TEST_P(ServingEngine, LosesNothingInThousandsOfRandomOperations) {
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngine, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineWithADamagedToken, testing::ValuesIn(kAllKinds),
+                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineThatSharesADamagedToken,
+                         testing::Values(Kind::sharing, Kind::tiered),
                          [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineThatShares, testing::Values(Kind::sharing, Kind::tiered),
                          [](const auto& info) { return name_of(info.param); });

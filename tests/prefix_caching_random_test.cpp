@@ -172,7 +172,8 @@ class PlainModel {
 
   /// What can be seen of `manager` and is not as it should be.
   std::string difference(const PrefixCachingManager& manager) const {
-    if (!std::ranges::equal(manager.free_queue(), queue_)) return fmt::format("the queue is {} and must be {}", manager.free_queue(), queue_);
+    if (!std::ranges::equal(manager.free_queue(), queue_))
+      return fmt::format("the queue is {} and must be {}", manager.free_queue(), queue_);
     std::int64_t cached_blocks = 0;
     for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
       const bool findable = !held_[index(block)].empty();
@@ -525,9 +526,8 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
   }
   // It was worth doing: everything happened, often.
   EXPECT_GE(all_operations, 100000);
-  for (const std::int64_t count :
-       {total.prefix_hits, total.evictions, total.copies, total.swaps_out, total.swaps_in, refusals, aborts,
-        discards})
+  for (const std::int64_t count : {total.prefix_hits, total.evictions, total.copies, total.swaps_out,
+                                   total.swaps_in, refusals, aborts, discards})
     EXPECT_GT(count, 2000);
 }
 

@@ -60,6 +60,17 @@ TEST(PrefixIndex, ErasingOneOfTwoEqualBlocksLeavesTheOther) {
   }
 }
 
+TEST(PrefixIndex, FindsAllBlocksThatHoldTheSameAndNoOther) {
+  PrefixIndex index(8, 2);
+  index.insert(5, {kHash, 1, 0}, Ids{5, 6});
+  index.insert(0, {kHash, 1, 0}, Ids{5, 6});
+  index.insert(3, {kHash, 2, 0}, Ids{7, 8});
+  index.insert(2, {kHash, 3, 1}, Ids{5, 6});
+  EXPECT_EQ(index.find_all(kHash, 0, Ids{5, 6}), (Ids{0, 5}));
+  EXPECT_EQ(index.find_all(kHash, 1, Ids{5, 6}), Ids{2});
+  EXPECT_EQ(index.find_all(kHash, 2, Ids{5, 6}), Ids{});
+}
+
 TEST(PrefixIndex, AnErasedBlockIsNotFoundByWhatItHeld) {
   PrefixIndex index(4, 2);
   index.insert(0, {kHash, 1, 0}, Ids{5, 6});

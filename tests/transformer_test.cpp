@@ -469,7 +469,7 @@ TEST(Transformer, ActivationsBeyondFloat16EndTheRunWithARemedy) {
     Request request;
     request.prompt_ids = some_ids(9);
     EXPECT_THAT(message_of<RunError>([&] {
-                  run(model.transformer, manager, model.store, {&request, 1});
+                  expect_no_error(run(model.transformer, manager, model.store, {&request, 1}));
                 }),
                 AllOf(HasSubstr("not a finite number"), HasSubstr("--dtype bf16 or f32")))
         << tensor;
