@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -70,9 +71,14 @@ Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<G
   Outcome outcome;
   const Engine::Clock::time_point begin = Engine::Clock::now();
   GenerationId id = 0;
-  for (const GenerationRequest& request : requests) engine.add(id++, request, [](const GenerationEvent&) {});
+  std::string error;
+  const auto hear = [&error](const GenerationEvent& event) {
+    if (!event.error.empty()) error = event.error;
+  };
+  for (const GenerationRequest& request : requests) engine.add(id++, request, hear);
   while (engine.run_pass())
     outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+  if (!error.empty()) throw RunError(error);
   outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
   const EngineTotals& totals = engine.totals();
   const auto passes = static_cast<double>(totals.passes);
