@@ -560,6 +560,52 @@ TEST(Tokenizer, EncodesLongTextsWithoutASpace) {
 
 // Encoding: the rest
 
+// A text that is too long is told by its bytes, before it is encoded.
+TEST(Tokenizer, KnowsHowManyBytesATokenStandsForAtMost) {
+  for (const std::string& name : reference_names) {
+    const Tokenizer tokenizer = reference_tokenizer(name);
+    const std::optional<std::int64_t> most = tokenizer.most_bytes_of_a_token();
+    ASSERT_TRUE(most) << name;
+    for (std::string text : {"the wolf", " ", "<|endoftext|>", "</s>", "\xF0\x9F\x90\xBA",
+                             "\u212A",                           // the sign for kelvin, K in a normal form
+                             "\u03B1\u0313\u0300\u0345",         // one character in a normal form
+                             "\u1112\u1161\u11AB", "\u0301"}) {  // of three; and half of one
+      for (int doubled = 0; doubled < 6; ++doubled) text += text;
+      EXPECT_GE(std::ssize(tokenizer.encode(text, /*add_special=*/false)) * *most, std::ssize(text)) << text;
+    }
+  }
+  EXPECT_EQ(reference_tokenizer("llama-mha").most_bytes_of_a_token(), 16);
+  EXPECT_EQ(reference_tokenizer("qwen2-bias").most_bytes_of_a_token(), 16 * 13) << "NFC and <|endoftext|>";
+}
+
+TEST(Tokenizer, KnowsNoSuchBoundWhereATokenMayStandForAnyLength) {
+  json file = read_json(reference_folder / "qwen2-bias/tokenizer.json");
+  const auto most = [](const json& file) { return tokenizer_of(file).most_bytes_of_a_token(); };
+  ASSERT_TRUE(most(file));
+  const auto changed = [&](const char* place, const json& value) {
+    json other = file;
+    other[json::json_pointer(place)] = value;
+    return other;
+  };
+  EXPECT_FALSE(most(changed("/added_tokens/0/rstrip", true)));
+  EXPECT_FALSE(most(changed("/added_tokens/0/lstrip", true)));
+  const json spaces = {{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", " "}};
+  EXPECT_FALSE(most(changed("/normalizer", spaces)));
+  const auto replace = [&](const char* pattern, const char* content) {
+    return most(changed("/normalizer",
+                        {{"type", "Replace"}, {"pattern", {{"String", pattern}}}, {"content", content}}));
+  };
+  EXPECT_EQ(replace("a", "bcd"), 13);
+  EXPECT_EQ(replace("abc", "d"), 3 * 13);
+  EXPECT_EQ(replace("abc", "de"), 2 * 13);
+  EXPECT_EQ(replace("a", ""), std::nullopt);
+  json removes = file;
+  removes["pre_tokenizer"]["pretokenizers"].push_back(
+      {{"type", "Split"}, {"pattern", {{"String", "x"}}}, {"behavior", "Removed"}});
+  EXPECT_FALSE(most(removes));
+  EXPECT_FALSE(most(plain_tokenizer())) << "characters without a token are not counted";
+}
+
 TEST(Tokenizer, RefusesTextThatIsNotUtf8AndSaysWhere) {
   const Tokenizer tokenizer = reference_tokenizer("qwen3-tied");
   for (const auto& [text, offset] :

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/model/byte_level.h"
 #include "common/model/utf8.h"
 
 namespace kvcache {
@@ -188,6 +189,16 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
   }
   const std::vector<std::int32_t> merged = merge_all(merges_, characters_of(word));
   ids.insert(ids.end(), merged.begin(), merged.end());
+}
+
+bool Bpe::knows_everything(bool of_bytes) const {
+  if (!of_bytes && !byte_fallback_) return false;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token =
+        of_bytes ? to_byte_level(std::string(1, static_cast<char>(byte))) : fmt::format("<0x{:02X}>", byte);
+    if (!vocabulary_.contains(token)) return false;
+  }
+  return true;
 }
 
 /// The tokens that the merges start from, one for each character where the vocabulary has it.

@@ -52,6 +52,10 @@ class Bpe {
   /// token either. Hugging Face's library would drop the character silently.
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
+  /// Whether every character becomes a token or several, none of them the unknown one.
+  /// @param of_bytes  words are written in the alphabet of byte_level.h
+  bool knows_everything(bool of_bytes) const;
+
   /// Lookups by std::string_view without a copy.
   struct StringHash : std::hash<std::string_view> {
     using is_transparent = void;  ///< what makes a map use it so

@@ -76,12 +76,23 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
   return normalized;
 }
 
+/// A composed character stands for four at most, the longest canonical decomposition, and each of them has
+/// taken no more than one character of the text, which has four bytes at most.
+std::optional<std::int64_t> Normalizer::UnicodeForm::most_shrinking() const {
+  return 4 * 4;
+}
+
 std::string Normalizer::Prepend::operator()(std::string_view text) const {
   return text.empty() ? "" : prefix + std::string(text);
 }
 
 std::string Normalizer::Replace::operator()(std::string_view text) const {
   return pattern.replace_all(text, content);
+}
+
+std::optional<std::int64_t> Normalizer::Replace::most_shrinking() const {
+  if (!match || content.empty()) return std::nullopt;
+  return static_cast<std::int64_t>((*match + content.size() - 1) / content.size());
 }
 
 Normalizer::Step Normalizer::make_step(const JsonNode& node) {
@@ -91,7 +102,11 @@ Normalizer::Step Normalizer::make_step(const JsonNode& node) {
   if (type == "NFKC") return UnicodeForm{.compose = true, .compatibility = true};
   if (type == "NFKD") return UnicodeForm{.compose = false, .compatibility = true};
   if (type == "Prepend") return Prepend{node.string_at("prepend")};
-  if (type == "Replace") return Replace{read_pattern(node), node.string_at("content")};
+  if (type == "Replace") {
+    Replace replace{.pattern = read_pattern(node), .match = {}, .content = node.string_at("content")};
+    if (const auto literal = node.at("pattern").find("String")) replace.match = literal->string().size();
+    return replace;
+  }
   node.refuse(fmt::format("normalizer {} is not supported", in_quotes(type)));
 }
 
@@ -106,6 +121,16 @@ std::string Normalizer::normalize(std::string_view text) const {
     normalized = std::visit([&](const auto& one) { return one(normalized); }, step);
   }
   return normalized;
+}
+
+std::optional<std::int64_t> Normalizer::most_shrinking() const {
+  std::int64_t most = 1;
+  for (const Step& step : steps_) {
+    const auto shrinking = std::visit([](const auto& one) { return one.most_shrinking(); }, step);
+    if (!shrinking) return std::nullopt;
+    most *= *shrinking;
+  }
+  return most;
 }
 
 Regex read_pattern(const JsonNode& component) {

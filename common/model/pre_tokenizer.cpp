@@ -179,6 +179,18 @@ std::vector<std::string> PreTokenizer::words(std::string_view text, bool at_star
   return words;
 }
 
+bool PreTokenizer::removes() const {
+  return std::ranges::any_of(steps_, [](const Step& step) {
+    const Split* const split = std::get_if<Split>(&step);
+    return split != nullptr && split->behavior == SplitBehavior::removed;
+  });
+}
+
+bool PreTokenizer::writes_bytes() const {
+  return std::ranges::any_of(steps_,
+                             [](const Step& step) { return std::holds_alternative<ByteLevel>(step); });
+}
+
 MetaspaceOptions read_metaspace(const JsonNode& node) {
   MetaspaceOptions options;
   options.replacement = node.string_at("replacement");

@@ -35,6 +35,11 @@ class PreTokenizer {
   /// only.
   std::vector<std::string> words(std::string_view text, bool at_start) const;
 
+  /// Whether words may lack a part of the text.
+  bool removes() const;
+  /// Whether words are written in the alphabet of byte_level.h.
+  bool writes_bytes() const;
+
  private:
   struct Piece {
     std::string text;

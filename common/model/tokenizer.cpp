@@ -109,6 +109,7 @@ struct Tokenizer::Impl {
 
   void add_token(std::int32_t id, const std::string& text, bool special) {
     tokens.insert_or_assign(id, Token{text, special});
+    longest = std::max(longest, std::ssize(text));
     size = std::max(size, std::int64_t{id} + 1);
   }
 
@@ -135,6 +136,8 @@ struct Tokenizer::Impl {
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::unordered_map<std::int32_t, Token> tokens;  ///< by id
   std::int64_t size = 0;
+  std::int64_t longest = 0;        ///< bytes of a token, also of one that is looked for in normalized text
+  bool takes_white_space = false;  ///< some added token does, as much as is there
 };
 
 void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
@@ -143,6 +146,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   for (const JsonNode& node : list.items()) {
     AddedToken token = read_added_token(node);
     if (token.content.empty()) continue;  // can never be found; so does Hugging Face's library
+    takes_white_space = takes_white_space || token.lstrip || token.rstrip;
     if (const auto known = index_of.find(token.content); known != index_of.end()) {
       AddedToken& earlier = added[known->second];
       token.id = earlier.id;
@@ -218,6 +222,14 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   std::string text;
   for (const std::int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();
+}
+
+std::optional<std::int64_t> Tokenizer::most_bytes_of_a_token() const {
+  const std::optional<std::int64_t> shrinking = impl_->normalizer.most_shrinking();
+  const bool leaves_nothing_out = !impl_->takes_white_space && !impl_->pre_tokenizer.removes() &&
+                                  impl_->bpe.knows_everything(impl_->pre_tokenizer.writes_bytes());
+  if (!shrinking || !leaves_nothing_out) return std::nullopt;
+  return *shrinking * impl_->longest;
 }
 
 std::int64_t Tokenizer::size() const {

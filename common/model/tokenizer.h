@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,11 @@ class Tokenizer {
   /// The text of `ids`, without special tokens when `skip_special`. Bytes that form no character become
   /// U+FFFD. Ids that have no token (a padded vocabulary's tail) decode to nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
+
+  /// How many bytes of a text one token stands for, at most; so a text of more bytes than that many for each
+  /// of n tokens has more than n. None where there is no bound: a file may leave out parts of a text, or make
+  /// one token of a run of characters, however long.
+  std::optional<std::int64_t> most_bytes_of_a_token() const;
 
   /// One past the largest id that has a token, added tokens included. Below it there may be ids without one.
   std::int64_t size() const;

@@ -2,6 +2,7 @@
 /// See generate_request.h.
 #include "common/serving/generate_request.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "common/error.h"
@@ -83,10 +84,22 @@ void read_common_fields(const RequestFields& fields, const ServedModel& model, G
     throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
 }
 
+/// A text that no encoding makes short enough is refused before it is encoded, which takes long.
+void check_text_length(const std::string& text, const std::string& name, const ServedModel& model) {
+  const std::int64_t tokens = std::min(model.config->max_position_embeddings - 1, model.manager->capacity());
+  const std::optional<std::int64_t> bytes_of_a_token = model.tokenizer->most_bytes_of_a_token();
+  if (!bytes_of_a_token || std::ssize(text) <= tokens * *bytes_of_a_token) return;
+  throw RequestError(
+      422, name,
+      fmt::format("{} has {} bytes, and no text of more than {} is short enough: at most {} tokens fit", name,
+                  text.size(), tokens * *bytes_of_a_token, tokens));
+}
+
 std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
                                         const ServedModel& model) {
   if (model.tokenizer == nullptr)
     throw RequestError(400, name, name + " is a text, and this model has no tokenizer; give token ids");
+  check_text_length(text, name, model);
   try {
     return model.tokenizer->encode(text);
   } catch (const InputError& error) {
