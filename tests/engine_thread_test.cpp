@@ -57,13 +57,13 @@ class FailingStore final : public KvStore {
 
 class AnEngineThread : public testing::Test {
  protected:
-  static constexpr std::int64_t kMaxQueued = 4;
+  static constexpr std::int64_t kMaxRequests = 4;
 
   void start(int fails_at = 0) {
     store_ = std::make_unique<FailingStore>(*cache_.store, fails_at);
     engine_ = std::make_unique<Engine>(*model_, *cache_.manager, *store_, nullptr,
                                        SchedulerSettings{.max_batch_tokens = 16, .max_sequences = 4});
-    door_ = std::make_unique<EngineThread>(*engine_, kMaxQueued);
+    door_ = std::make_unique<EngineThread>(*engine_, kMaxRequests);
   }
   void SetUp() override { start(); }
   void TearDown() override {
@@ -140,7 +140,7 @@ TEST_F(AnEngineThread, RefusesAtOnceWhatIsWrong) {
 TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
   Client held;
   hold(held);
-  std::vector<Client> clients(kMaxQueued - 1);  // the one that was admitted in this pass counts until its end
+  std::vector<Client> clients(kMaxRequests - 1);
   for (Client& client : clients) submit(client, request(4, 3));
   Client refused;
   EXPECT_EQ(std::get<EngineThread::Refusal>(door_->submit(request(4, 3), refused.listener())),

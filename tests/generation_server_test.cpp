@@ -59,6 +59,35 @@ class Gate {
   int may_pass_ = kAll, arrived_ = 0;
 };
 
+/// What the server's readers ask for the cache's capacity: before they encode a text, which is counted, and
+/// after it, where a long prompt waits at a gate.
+class AskedCapacity final : public KvManager {
+ public:
+  static constexpr std::int64_t kLong = 100;  // tokens
+
+  AskedCapacity(const KvManager& manager, Gate& gate) : manager_(manager), gate_(gate) {}
+  int encoded() const { return encoded_; }
+
+  std::int64_t capacity() const override {
+    ++encoded_;
+    return manager_.capacity();
+  }
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override {
+    if (std::ssize(token_ids) > kLong) gate_.pass();
+    return manager_.capacity_for(token_ids);
+  }
+  std::optional<PassPlan> plan(std::span<const Work>) override { throw std::logic_error("only asked"); }
+  void commit(const PassPlan&) override {}
+  void abort(const PassPlan&) override {}
+  void free(std::int32_t) override {}
+  KvMemoryReport memory() const override { return {}; }
+
+ private:
+  const KvManager& manager_;
+  Gate& gate_;
+  mutable std::atomic<int> encoded_ = 0;
+};
+
 /// A store whose passes wait at a gate, and of which one may fail.
 class GatedStore final : public KvStore {
  public:
@@ -82,7 +111,7 @@ struct Served {
   Kind kind = Kind::sharing;
   std::int64_t blocks = 256;
   SchedulerSettings scheduler{.max_batch_tokens = 64, .max_sequences = 8};
-  std::int64_t max_queued = 32;
+  std::int64_t max_requests = 32;
   GenerationServerSettings server = {};
   bool has_tokenizer = true;
   std::vector<std::int32_t> pinned = {};
@@ -120,8 +149,9 @@ class AGenerationServer : public testing::Test {
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
     if (!served.pinned.empty()) engine_->pin(served.pinned);
     pinned_ = cache_->manager->memory().used_bytes;
-    door_ = std::make_unique<EngineThread>(*engine_, served.max_queued);
-    const ServedModel model{"fairytale", &model_->config(), tokenizer, cache_->manager.get(),
+    door_ = std::make_unique<EngineThread>(*engine_, served.max_requests);
+    asked_ = std::make_unique<AskedCapacity>(*cache_->manager, reading_);
+    const ServedModel model{"fairytale", &model_->config(), tokenizer, asked_.get(),
                             served.scheduler.max_sequences};
     std::promise<void> ready;
     serving_ = std::thread([this, model, &ready] {
@@ -136,6 +166,7 @@ class AGenerationServer : public testing::Test {
   /// Ends the server as a signal would.
   void end() {
     gate_.open();
+    reading_.open();
     server_->end();
     if (serving_.joinable()) serving_.join();
   }
@@ -211,6 +242,11 @@ class AGenerationServer : public testing::Test {
     while (get("/metrics").body.find(line) == std::string::npos) std::this_thread::yield();
   }
 
+  /// Waits until so many requests wait: to be read, or to be admitted.
+  void wait_until_waiting(int count) const {
+    while (get("/health").json()["waiting"] != count) std::this_thread::yield();
+  }
+
   /// What the model alone gives: the loop of the four programs.
   SequenceReport alone(const Request& request) {
     ServingCache cache(Kind::sharing, 80, kBlockSize, lone_model_->config(), *lone_pool_);
@@ -227,7 +263,8 @@ class AGenerationServer : public testing::Test {
   static ThreadPool *pool_, *lone_pool_;  // the engine's thread has the first for itself
   static Transformer *model_, *lone_model_;
   static Tokenizer* tokenizer_;
-  Gate gate_;
+  Gate gate_, reading_;
+  std::unique_ptr<AskedCapacity> asked_;
   std::unique_ptr<GenerationServer> server_;
   std::unique_ptr<ServingCache> cache_;
   std::unique_ptr<GatedStore> store_;
@@ -559,7 +596,7 @@ TEST_F(AGenerationServer, WorksWithIdsAloneWhereThereIsNoTokenizer) {
 // Clients that come and go
 
 TEST_F(AGenerationServer, TellsWhoComesToAFullQueueToComeAgain) {
-  start({.max_queued = 2});
+  start({.max_requests = 2});
   gate_.close();
   std::vector<HttpClient> clients;
   for (int n = 0; n < 2; ++n) {
@@ -638,7 +675,7 @@ TEST_F(AGenerationServer, FreesThePlaceInTheQueueOfAClientThatLeaves) {
 
 // HT8: many streams, many that ask nothing and some that are slow keep nobody from asking how it is.
 TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
-  start({.max_queued = 64});
+  start({.max_requests = 64});
   gate_.close();
   std::vector<HttpClient> streams, others;
   for (int n = 0; n < 64; ++n)
@@ -657,24 +694,119 @@ TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
   EXPECT_EQ(get("/health").json()["running"], 0);
 }
 
-// HT8: who has a long text read, which takes longer than anything else, does not keep others from asking.
-TEST_F(AGenerationServer, SaysHowItIsBesideManyLongPrompts) {
-  start();
-  constexpr int kClients = 12;
+/// A body that takes a reader long: the gate holds him.
+std::string long_body() {
   std::string text;
-  while (text.size() < 900'000) text += "wolf ";
-  const std::string request = Json{{"prompt", text}}.dump();
+  for (std::int64_t n = 0; n <= AskedCapacity::kLong; ++n) text += " wolf";
+  return std::string(900'000, ' ') + Json{{"prompt", text}, {"max_tokens", 2}}.dump();
+}
+
+// HT8: who has a long text read, which takes longer than anything else, keeps nobody with a short one from
+// being answered.
+TEST_F(AGenerationServer, AnswersShortRequestsBesideManyLongTexts) {
+  start();
+  reading_.close();
   std::vector<HttpClient> clients;
-  for (int n = 0; n < kClients; ++n) {
+  for (int n = 0; n < 6; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", long_body());
+  }
+  reading_.wait_for(1);
+  wait_until_waiting(6);
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 2}})["ids"].size(), 2U);
+  EXPECT_EQ(asked_->encoded(), 1 + 1) << "the first of the long ones, and the short one";
+  reading_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST_F(AGenerationServer, EncodesNoTextOfAClientThatHasLeft) {
+  start();
+  reading_.close();
+  constexpr int kGone = 20;
+  HttpClient first = connect();
+  first.send_request("POST", "/generate", long_body());
+  reading_.wait_for(1);
+  for (int n = 0; n < kGone; ++n) connect().send_request("POST", "/generate", long_body());
+  wait_for_departures(kGone);
+  EXPECT_EQ(get("/health").json()["waiting"], 1);
+  reading_.open();
+  EXPECT_EQ(first.read_response().status, 200);
+  EXPECT_EQ(connect().post("/generate", {{"prompt", kPrompt}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(asked_->encoded(), 2) << "the first and the last";
+}
+
+TEST_F(AGenerationServer, CountsTextsThatAreStillToBeReadAsWaiting) {
+  start({.max_requests = 3});
+  reading_.close();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 3; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", long_body());
+  }
+  wait_until_waiting(3);
+  const HttpResponse refused = post({{"prompt", kPrompt}, {"max_tokens", 2}});
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  clients.pop_back();
+  wait_for_departures(1);
+  EXPECT_EQ(post({{"prompt", kPrompt}, {"max_tokens", 2}}).status, 200) << "the one that left made room";
+  reading_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST_F(AGenerationServer, RefusesATextThatIsTooLongWithoutEncodingIt) {
+  start();
+  std::string text;
+  while (text.size() < 900'000) text += "the";
+  const HttpResponse response = post({{"prompt", text}});
+  EXPECT_EQ(response.status, 422);
+  EXPECT_EQ(response.error()["field"], "prompt");
+  EXPECT_NE(response.error()["message"].get<std::string>().find("900000 bytes"), std::string::npos);
+  EXPECT_EQ(refusal({{"prompt", text}}, "/v1/completions"), Refusal(422, "prompt"));
+}
+
+TEST_F(AGenerationServer, AnswersAtOnceWhoIsStillToBeReadWhenItEnds) {
+  start();
+  reading_.close();
+  HttpClient read = connect(), unread = connect();
+  read.send_request("POST", "/generate", long_body());
+  reading_.wait_for(1);
+  unread.send_request("POST", "/generate", long_body());
+  wait_until_waiting(2);
+  server_->end();
+  EXPECT_EQ(unread.read_response().status, 503);
+  reading_.open();
+  EXPECT_EQ(read.read_response().status, 503);
+  serving_.join();
+  EXPECT_EQ(asked_->encoded(), 1);
+}
+
+// As many as may run and as many as may wait come at once, and then one more.
+TEST_F(AGenerationServer, TakesABurstOfAllThatMayRunAndAllThatMayWait) {
+  constexpr int kRunning = 4, kWaiting = 20;
+  start({.scheduler = {.max_batch_tokens = 64, .max_sequences = kRunning},
+         .max_requests = kRunning + kWaiting});
+  gate_.close();
+  const std::string request = Json{{"prompt", kPrompt}, {"max_tokens", 3}}.dump();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kRunning + kWaiting; ++n) {
     clients.push_back(connect());
     clients.back().send_request("POST", "/generate", request);
   }
-  EXPECT_EQ(get("/health").status, 200);
-  const std::string metrics = get("/metrics").body;
-  for (int read = kClients / 2; read <= kClients; ++read)
-    EXPECT_EQ(metrics.find(fmt::format("{{code=\"422\"}} {}\n", read)), std::string::npos)
-        << "it came after them";
-  EXPECT_EQ(clients.front().read_response().status, 422);
+  Json health;
+  do {
+    health = get("/health").json();
+  } while (health["waiting"].get<int>() + health["running"].get<int>() < kRunning + kWaiting);
+  const HttpResponse refused = post({{"prompt", kPrompt}});
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.at("retry-after"), "3")
+      << "24 requests, of which nobody knows how long they take";
+  EXPECT_EQ(post({{"prompt", kPrompt}}).headers.at("retry-after"), "4")
+      << "25, with the one that comes again";
+  gate_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+  EXPECT_EQ(post({{"prompt", kPrompt}}).status, 200);
 }
 
 TEST_F(AGenerationServer, TellsOfARequestInItsFirstPasses) {
@@ -804,13 +936,17 @@ TEST_F(AGenerationServer, EndsWithoutItsEngineWhereAPassDoesNotEnd) {
   settings.finish = milliseconds(1);
   start({.server = settings});
   gate_.close();
-  gate_.let(2);
-  Json request = {{"prompt", kPrompt}, {"max_tokens", 900}, {"ignore_eos", true}};
+  Json request = {{"prompt", kPrompt}, {"max_tokens", 900}, {"ignore_eos", true}, {"n", 2}};
+  HttpClient stream = open_stream(request, 0);
+  gate_.wait_for(1);
+  gate_.let(1);  // the first token of the stream, and of nobody else
+  EXPECT_EQ(stream.read_head().status, 200);
+  EXPECT_TRUE(stream.read_chunk());
+  gate_.wait_for(2);
+  request["n"] = 1;
   HttpClient whole = connect();
   whole.send_request("POST", "/generate", request.dump());
-  request["n"] = 2;
-  HttpClient stream = open_stream(request, 1);
-  gate_.wait_for(3);
+  wait_until_waiting(1);
   server_->end();
   std::map<std::int64_t, std::string> reasons;
   std::string last;

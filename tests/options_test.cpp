@@ -392,17 +392,22 @@ TEST(Options, ServeWhereTheyAreTold) {
   EXPECT_EQ(defaults.host, "127.0.0.1");
   EXPECT_EQ(defaults.port, 5000);
   EXPECT_EQ(defaults.max_sequences, 16);
-  EXPECT_EQ(defaults.max_batch_tokens, 256);
+  EXPECT_EQ(defaults.max_batch_tokens, std::nullopt) << "fitting the device";
+  EXPECT_EQ(defaults.max_waiting, 1024);
   const Options given = parse({"--serve", "--host", "0.0.0.0", "--port", "0", "--max-sequences", "64",
-                               "--max-batch-tokens", "512", "--num-blocks", "9"},
+                               "--max-batch-tokens", "512", "--max-waiting", "0", "--num-blocks", "9"},
                               Step::paged);
   EXPECT_EQ(given.host, "0.0.0.0");
   EXPECT_EQ(given.port, 0);
   EXPECT_EQ(given.max_sequences, 64);
   EXPECT_EQ(given.max_batch_tokens, 512);
+  EXPECT_EQ(given.max_waiting, 0);
   EXPECT_EQ(refusal({"--serve", "--port", "65536"}, Step::paged),
             "--port must be a whole number from 0 to 65535 in plain digits, not \"65536\"");
-  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged),
+  EXPECT_EQ(refusal({"--serve", "--max-waiting", "-1"}, Step::paged),
+            "--max-waiting must be a whole number from 0 to 65536 in plain digits, not \"-1\"");
+  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged), "accepted");
+  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300", "--max-batch-tokens", "256"}, Step::paged),
             "--max-batch-tokens 256 is fewer than --max-sequences 300: each needs a row");
 }
 
@@ -421,7 +426,7 @@ TEST(Options, OfOneRunAreNotThoseOfAServer) {
     line.emplace_back("--serve");
     EXPECT_TRUE(refusal(line, Step::prefix_cache).starts_with(words[0] + " and --serve exclude each other"));
   }
-  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens"})
+  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens", "--max-waiting"})
     EXPECT_EQ(refusal({option, "1"}, Step::prefix_cache), std::string(option) + " needs --serve");
 }
 

@@ -247,8 +247,10 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.port = static_cast<int>(whole_number(given, 0, 65535)); }},
     {"--max-sequences", "N", serving, "that run at a time; others wait (default: 16)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_sequences = whole_number(given, 1, 4096); }},
-    {"--max-batch-tokens", "N", serving, "rows of a pass, of prompts and of decode together (default: 256)", steps_2_to_4,
+    {"--max-batch-tokens", "N", serving, "rows of a pass, prompts and decode (default: CPU 64, CUDA 256)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
+    {"--max-waiting", "N", serving, "requests that wait; one more is told 429 (default: 1024)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.max_waiting = whole_number(given, 0, 65536); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
@@ -349,7 +351,7 @@ constexpr std::string_view options_of_one_run[] = {
     "--prompt", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k", "--top-p",
     "--seed",   "--samples", "--json",   "--logits",     "--trace",       "--demo"};
 constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
-                                                   "--max-batch-tokens"};
+                                                   "--max-batch-tokens", "--max-waiting"};
 
 /// @param given  names of the options on the line
 void refuse_mixture_with_serving(const Options& options, std::span<const std::string_view> given) {
@@ -366,9 +368,9 @@ void refuse_mixture_with_serving(const Options& options, std::span<const std::st
                     "settings",
                     *found));
   }
-  if (options.max_batch_tokens < options.max_sequences) {
+  if (options.max_batch_tokens && *options.max_batch_tokens < options.max_sequences) {
     throw InputError(fmt::format("--max-batch-tokens {} is fewer than --max-sequences {}: each needs a row",
-                                 options.max_batch_tokens, options.max_sequences));
+                                 *options.max_batch_tokens, options.max_sequences));
   }
 }
 

@@ -45,12 +45,13 @@ struct Options {
   bool logits = false;                            ///< with json: the logits after each prompt
   bool demo = false;                              ///< the walk-through
   // steps 2 to 4
-  std::string trace;                    ///< the file that tells what the cache did; empty: none
-  bool serve = false;                   ///< answer HTTP requests until a signal ends it
-  std::string host = "127.0.0.1";       ///< the address to listen on
-  int port = 5000;                      ///< 0: any free one
-  std::int64_t max_batch_tokens = 256;  ///< rows of a pass at most
-  std::int64_t max_sequences = 16;      ///< running at a time
+  std::string trace;                             ///< the file that tells what the cache did; empty: none
+  bool serve = false;                            ///< answer HTTP requests until a signal ends it
+  std::string host = "127.0.0.1";                ///< the address to listen on
+  int port = 5000;                               ///< 0: any free one
+  std::optional<std::int64_t> max_batch_tokens;  ///< rows of a pass at most; none: fitting the device
+  std::int64_t max_sequences = 16;               ///< running at a time
+  std::int64_t max_waiting = 1024;               ///< requests that wait for one of those to end
   // step 2
   std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4

@@ -20,6 +20,10 @@
 namespace kvcache {
 namespace {
 
+/// Rows of a server's pass where none are given. On the CPU more make those that decode wait longer for
+/// others' prompts and bring no prompt on much sooner; on a GPU a pass of few rows leaves it idle.
+constexpr std::int64_t kRowsOnCpu = 64, kRowsOnCuda = 256;
+
 constexpr const char* kDefaultPrompt = "Once upon a time";
 
 /// Ids for a model without a tokenizer, spread over the vocabulary.
@@ -95,7 +99,7 @@ std::int64_t memory_for_kv(const Program& program) {
       options.kv_memory_auto || options.serve || (!is_sized && program.step == Step::flat_cache);
   if (!takes_the_rest) return free_memory(*program.gpu);
   // What a server computes in one pass has a bound, but for the prefix that it pins.
-  const std::int64_t rows = options.serve ? options.max_batch_tokens : longest_request(program);
+  const std::int64_t rows = options.serve ? rows_of_a_pass(program) : longest_request(program);
   return memory_left_by_a_pass(*program.model, *program.gpu,
                                std::max(rows, std::ssize(program.pinned_prefix)),
                                std::ssize(program.requests));
@@ -180,6 +184,12 @@ void add_demo_prompts(Options& options) {
                                     std::string("The wolf"), beginning + " At last"}) {
     options.prompts.emplace_back(prompt);
   }
+}
+
+std::int64_t rows_of_a_pass(const Program& program) {
+  const Options& options = program.options;
+  const std::int64_t fitting = program.gpu ? kRowsOnCuda : kRowsOnCpu;
+  return options.max_batch_tokens.value_or(std::max(fitting, options.max_sequences));
 }
 
 std::int64_t longest_request(const Program& program) {

@@ -59,6 +59,10 @@ Program load_program(Step step, Options options);
 /// first.
 void add_demo_prompts(Options& options);
 
+/// Rows of a pass at most, where the program serves: as the command line says, or what the device is good at,
+/// measured in docs/serving.md. No fewer than the sequences that can run.
+std::int64_t rows_of_a_pass(const Program& program);
+
 /// The most tokens that any request can come to: prompt and output, within the context.
 std::int64_t longest_request(const Program& program);
 /// The same of all requests together.

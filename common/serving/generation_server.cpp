@@ -45,8 +45,8 @@ HttpAnswer json_answer(const Json& json, unsigned status = 200) {
   return answer;
 }
 
-HttpAnswer later(HttpAnswer answer) {
-  answer.headers.emplace_back("Retry-After", "1");
+HttpAnswer later(HttpAnswer answer, std::int64_t seconds = 1) {
+  answer.headers.emplace_back("Retry-After", std::to_string(seconds));
   return answer;
 }
 
@@ -116,7 +116,7 @@ class GenerationServer::Answering {
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
     : settings_(settings),
       model_name_(model_name),
-      reader_(std::make_unique<boost::asio::thread_pool>(1)),
+      readers_(std::make_unique<boost::asio::thread_pool>(2)),
       looker_(std::make_unique<boost::asio::thread_pool>(1)),
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
@@ -134,7 +134,7 @@ GenerationServer::~GenerationServer() {
 /// Until nothing is at work any more. What was still to be read is given up.
 void GenerationServer::wait() {
   http_.wait();
-  for (const auto& worker : {reader_.get(), looker_.get()}) {
+  for (const auto& worker : {readers_.get(), looker_.get()}) {
     worker->stop();
     worker->join();
   }
@@ -155,6 +155,7 @@ void GenerationServer::end() {
   http_.post([this] {
     if (std::exchange(ending_, true)) return;
     if (engine_ != nullptr) engine_->close();
+    for (const UnreadRequest& request : unread_.take_all()) request.exchange->answer(not_serving());
     http_.end_when_answered();
     http_.post_after(settings_.finish, [this] {
       if (engine_ != nullptr) engine_->cancel_all();
@@ -213,20 +214,56 @@ HttpAnswer GenerationServer::not_serving() const {
   return later(error_answer(503, ending_ ? "the server is shutting down" : "the model is being loaded"));
 }
 
+/// The request waits for a reader, unless as many are there as may be.
 void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
-  boost::asio::post(*reader_, [this, exchange, read = std::move(read), body = exchange->take_body(),
-                               arrived = Engine::Clock::now()] {
+  const std::int64_t line = requests();
+  if (line >= engine_->max_requests() ||
+      !unread_.add({exchange, exchange->take_body(), std::move(read), Engine::Clock::now()}))
+    return refuse_one_too_many(exchange);
+  pace_.note_taken(line);
+  exchange->on_departure([this, left = exchange.get()] { unread_.drop(*left); });
+  read_next(UnreadRequests::Reader::of_all);
+  read_next(UnreadRequests::Reader::of_short);
+}
+
+void GenerationServer::refuse_one_too_many(const Exchange& exchange) {
+  const std::int64_t seconds = pace_.retry_after(requests(), Pace::Clock::now());
+  exchange->answer(later(error_answer(429, "as many requests wait as may; try again later"), seconds));
+}
+
+/// Requests that are not with the engine yet.
+std::int64_t GenerationServer::requests_to_read() const {
+  return unread_.size() + std::ssize(reading_);
+}
+
+/// Requests that are there: to be read, waiting or running.
+std::int64_t GenerationServer::requests() const {
+  return requests_to_read() + engine_->requests();
+}
+
+/// Gives a reader that has nothing to do its next request.
+void GenerationServer::read_next(UnreadRequests::Reader reader) {
+  if (reading_.contains(reader)) return;
+  std::optional<UnreadRequest> next = unread_.take(reader);
+  if (!next) return;
+  reading_.insert(reader);
+  boost::asio::post(*readers_, [this, reader, request = *std::move(next)]() mutable {
+    std::shared_ptr<AskedGeneration> asked;
     HttpAnswer refusal;
     try {
-      const auto asked = std::make_shared<AskedGeneration>(read(body));
-      return http_.post([this, exchange, asked, arrived] { submit(exchange, std::move(*asked), arrived); });
+      asked = std::make_shared<AskedGeneration>(request.read(request.body));
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
       refusal = error_answer(500, error.what());
     }
-    http_.post([exchange, refusal] { exchange->answer(refusal); });
+    http_.post(
+        [this, reader, exchange = std::move(request.exchange), asked, refusal, arrived = request.arrived] {
+          reading_.erase(reader);
+          asked ? submit(exchange, std::move(*asked), arrived) : exchange->answer(refusal);
+          read_next(reader);
+        });
   });
 }
 
@@ -241,6 +278,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
     http_.post([this, answering, event] {
       if (event.finish_reason == "error") note_failure(engine_->status(milliseconds(0)).failure);
       if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
+      if (event.summary) pace_.note_end(Pace::Clock::now());
       answering->hear(event);
     });
   };
@@ -253,7 +291,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   if (const auto* refusal = std::get_if<EngineThread::Refusal>(&submitted)) {
     note_failure(engine_->status(milliseconds(0)).failure);  // it may have failed just now
     if (*refusal == EngineThread::Refusal::closed) return exchange->answer(not_serving());
-    return exchange->answer(later(error_answer(429, "as many requests wait as may; try again later")));
+    return refuse_one_too_many(exchange);
   }
   exchange->on_departure([this, id = std::get<GenerationId>(submitted)] { engine_->cancel(id); });
 }
@@ -316,10 +354,11 @@ void GenerationServer::ask_for_status() {
   status_is_coming_ = true;
   boost::asio::post(*looker_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
                                users = std::exchange(status_users_, {})] {
-    const auto status = std::make_shared<const EngineStatus>(engine->status(kStatusWait, with_cache));
+    const auto status = std::make_shared<EngineStatus>(engine->status(kStatusWait, with_cache));
     http_.post([this, status, users] {
       status_is_coming_ = false;
       note_failure(status->failure);
+      status->waiting += requests_to_read();
       for (const auto& use : users) use(*status);
       if (!status_users_.empty() && !status_is_coming_) ask_for_status();
     });

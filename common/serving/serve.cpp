@@ -2,6 +2,9 @@
 /// See serve.h.
 #include "common/serving/serve.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,10 +16,19 @@
 namespace kvcache {
 namespace {
 
-/// Requests that wait to be admitted, at most; one more is told to come again.
-constexpr std::int64_t kMaxQueued = 128;
+/// Connections beside those of requests: of clients that ask how the server is, or are told to come again.
+constexpr std::int64_t kOtherConnections = 256;
 /// In the end it is waited for the pass that is running for so long.
 constexpr std::chrono::milliseconds kLastPass{300};
+
+/// Each connection is an open file, and a shell often gives a program 1,024 of them although it may have
+/// more. Where it may not have so many, the last clients to come wait for a connection.
+void allow_open_files(rlim_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
+  limit.rlim_cur = std::min(count, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 /// What clients call the model: the last part of its folder, or the shape's name.
 std::string served_name(const Options& options) {
@@ -31,6 +43,9 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
   GenerationServerSettings settings;
   settings.host = options.host;
   settings.port = options.port;
+  const std::int64_t max_requests = options.max_sequences + options.max_waiting;
+  settings.http.connections = static_cast<std::size_t>(max_requests + kOtherConnections);
+  allow_open_files(static_cast<rlim_t>(2 * settings.http.connections));
   const std::string name = served_name(options);
   GenerationServer server(settings, name);
 
@@ -38,11 +53,11 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
   const Cache cache = make_cache(program);
   const Tokenizer* const tokenizer = program.tokenizer ? &*program.tokenizer : nullptr;
   Engine engine(*program.model, *cache.manager, *cache.store, tokenizer,
-                {.max_batch_tokens = options.max_batch_tokens,
+                {.max_batch_tokens = rows_of_a_pass(program),
                  .max_sequences = options.max_sequences,
                  .preempt_every = options.debug_preempt_every});
   if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
-  EngineThread thread(engine, kMaxQueued);
+  EngineThread thread(engine, max_requests);
   const ServedModel model{name, &program.model->config(), tokenizer, cache.manager.get(),
                           options.max_sequences};
   server.serve(thread, model, [&] {
