@@ -15,6 +15,8 @@
 namespace kvcache {
 namespace {
 
+const std::string kReplacement = "\uFFFD";
+
 bool begins(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& part) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
 }
@@ -325,6 +327,52 @@ TEST_P(ServingEngine, TellsTheTextOfTheIdsAndNeverAPartOfACharacter) {
   play.run();
   for (const auto& [id, answer] : play.answers)
     EXPECT_EQ(answer.samples.at(0).text, tokenizer_.decode(answer.ids()));
+}
+
+// What might have become the stop string is part of the text if the output ends before it does.
+TEST_P(ServingEngine, TellsTheTextThatWasHeldBackForAStopStringThatNeverComes) {
+  GenerationRequest mine = sampled(request(4, 40), 11);
+  const std::string text = tokenizer_.decode(alone(mine));
+  for (const std::size_t held : {1, 4, 9}) {
+    const std::string end = text.substr(text.size() - held);
+    if (find_invalid_utf8(end)) continue;
+    ServingPlay play = this->play(64);
+    mine.stop = {end + "zzz"};
+    const GenerationId id = play.submit(mine);
+    play.run();
+    EXPECT_EQ(play.answers.at(id).samples.at(0).text, text) << "stop: " << mine.stop[0];
+    EXPECT_EQ(play.answers.at(id).reason(), "length");
+  }
+}
+
+/// How many of `ids` end in the middle of a character, the first that does; 0: none.
+std::size_t first_half_of_a_character(const std::vector<std::int32_t>& ids, const Tokenizer& tokenizer) {
+  StreamDecoder decoder(tokenizer);
+  for (std::size_t count = 1; count <= ids.size(); ++count) {
+    if (decoder.push(ids[count - 1]).find(kReplacement) != std::string::npos) return 0;
+    if (tokenizer.decode(std::span(ids).first(count)).ends_with(kReplacement)) return count;
+  }
+  return 0;
+}
+
+// Its unfinished character becomes U+FFFD at the end, here the stop string; still nothing but the
+// cancellation has ended it.
+TEST_P(ServingEngine, SaysThatARequestWasCancelledWhateverItsLastCharacterBecomes) {
+  int cancelled = 0;
+  for (std::uint64_t seed = 0; seed < 200 && cancelled < 3; ++seed) {
+    GenerationRequest mine = sampled(request(4, 30), seed);
+    const std::size_t count = first_half_of_a_character(alone(mine), tokenizer_);
+    if (count == 0 || count == 30) continue;
+    mine.stop = {kReplacement};
+    ServingPlay play = this->play(64);
+    const GenerationId id = play.submit(mine);
+    while (play.answers[id].samples[0].ids.size() < count) ASSERT_TRUE(play.step());
+    play.cancel(id);
+    EXPECT_EQ(play.answers.at(id).reason(), "cancelled");
+    EXPECT_EQ(play.answers.at(id).samples.at(0).text.find(kReplacement), std::string::npos);
+    ++cancelled;
+  }
+  EXPECT_EQ(cancelled, 3);
 }
 
 TEST_P(ServingEngine, EndsAtAStopStringWhereverTokensAreCut) {

@@ -152,6 +152,19 @@ TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
   EXPECT_EQ(later.wait_for_end().reason(), "length");
 }
 
+TEST_F(AnEngineThread, HasRoomForAnotherOnceTheEndOfARequestIsTold) {
+  std::vector<std::int64_t> there;
+  Client client;
+  const auto tell = client.listener();
+  door_->submit(request(4, 2), [&](const GenerationEvent& event) {
+    there.push_back(door_->requests());
+    tell(event);
+  });
+  client.wait_for_end();
+  EXPECT_EQ(there, (std::vector<std::int64_t>{1, 0}));
+  EXPECT_EQ(door_->max_requests(), kMaxRequests);
+}
+
 TEST_F(AnEngineThread, CancelsFromOtherThreadsWhatRunsAndWhatWaits) {
   Client running, waiting, neighbour;
   const GenerationId runs = hold(running, 100);
