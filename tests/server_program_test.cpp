@@ -71,6 +71,36 @@ TEST(ServerProgram, TakesTheOptionsOfItsCache) {
   EXPECT_EQ(ids_alone.get("/v1/models").json()["data"][0]["id"], "random:fairytale");
 }
 
+TEST(ServerProgram, TakesABurstOfAllThatMayRunAndMore) {
+  constexpr int kBurst = 300;  // 256 run, the others wait
+  ServerProgram server("step3_paged", {"--max-sequences", "256", "--num-blocks", "600"});
+  const int port = server.wait_for_port();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kBurst; ++n) clients.emplace_back(port);
+  for (HttpClient& client : clients)
+    client.send_request("POST", "/generate", R"({"prompt": "The wolf", "max_tokens": 3})");
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST(ServerProgram, RefusesWhoComesAfterAllThatMayWait) {
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768",
+                                            "--max-sequences", "2", "--max-waiting", "3"});
+  const int port = server.wait_for_port();
+  const std::string request = R"({"prompt_ids": [1], "max_tokens": 32000, "ignore_eos": true})";
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 2 + 3; ++n) {
+    clients.emplace_back(port);
+    clients.back().send_request("POST", "/generate", request);
+  }
+  Json health;
+  do {
+    health = HttpClient(port).get("/health").json();
+  } while (health["running"] != 2 || health["waiting"] != 3);
+  const HttpResponse refused = HttpClient(port).post("/generate", Json::parse(request));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_GE(std::stoi(refused.headers.at("retry-after")), 1);
+}
+
 TEST(ServerProgram, FinishesWhatRunsWhenItIsToldToEnd) {
   for (const int signal : {SIGTERM, SIGINT}) {
     ServerProgram server("step4_prefix_cache");
