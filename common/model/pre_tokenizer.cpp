@@ -186,7 +186,7 @@ bool PreTokenizer::removes() const {
   });
 }
 
-bool PreTokenizer::writes_bytes() const {
+bool PreTokenizer::spells_bytes() const {
   return std::ranges::any_of(steps_,
                              [](const Step& step) { return std::holds_alternative<ByteLevel>(step); });
 }

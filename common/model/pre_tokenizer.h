@@ -38,7 +38,7 @@ class PreTokenizer {
   /// Whether words may lack a part of the text.
   bool removes() const;
   /// Whether words are written in the alphabet of byte_level.h.
-  bool writes_bytes() const;
+  bool spells_bytes() const;
 
  private:
   struct Piece {

@@ -227,7 +227,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
 std::optional<std::int64_t> Tokenizer::most_bytes_of_a_token() const {
   const std::optional<std::int64_t> shrinking = impl_->normalizer.most_shrinking();
   const bool leaves_nothing_out = !impl_->takes_white_space && !impl_->pre_tokenizer.removes() &&
-                                  impl_->bpe.knows_everything(impl_->pre_tokenizer.writes_bytes());
+                                  impl_->bpe.knows_everything(impl_->pre_tokenizer.spells_bytes());
   if (!shrinking || !leaves_nothing_out) return std::nullopt;
   return *shrinking * impl_->longest;
 }

@@ -87,7 +87,6 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
   generation.open = generation.asked.samples;
   for (std::int64_t number = 0; number < generation.asked.samples; ++number)
     generation.samples.emplace_back(fresh_sequence(), generation, number, tokenizer_);
-  ++queued_;
   if (manager_.can_fork()) {
     // The others fork from the first when its prompt is computed.
     generation.samples.front().forks = generation.asked.samples - 1;
@@ -122,7 +121,6 @@ void Engine::fail() {
     }
   }
   generations_.clear();
-  queued_ = 0;
 }
 
 /// Ids come round after 2^31 sequences; none is so old that it would still be there, but for the pinned one.
@@ -180,7 +178,6 @@ void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
     generation.admitted = now;
     generation.summary.queue_ms = ms_between(generation.submitted, now);
     generation.summary.cached_tokens = manager_.cached_tokens(turn.sequence->id);
-    --queued_;
   }
 }
 
@@ -241,7 +238,6 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
 /// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
 void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
   Generation& generation = sample.generation;
-  if (!generation.admitted && generation.open == 1) --queued_;  // it never will
   scheduler_.remove(sample);
   sample.ended = true;
   event.sample = sample.number;

@@ -117,7 +117,6 @@ class Engine {
   /// @throws RunError when logits are not finite, or the device fails.
   bool run_pass(const std::function<void()>& on_planned = {});
 
-  std::int64_t queued() const { return queued_; }            ///< requests that were not admitted yet
   const Scheduler& scheduler() const { return scheduler_; }  ///< who runs and who waits
   const KvManager& manager() const { return manager_; }      ///< who holds what
   const EngineTotals& totals() const { return totals_; }     ///< since the start
@@ -163,7 +162,6 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<GenerationId, Generation> generations_;
   std::int32_t last_sequence_ = 0;
-  std::int64_t queued_ = 0;
   EngineTotals totals_;
   // Of the pass: who gets a token, from which row.
   std::vector<Sample*> takers_;

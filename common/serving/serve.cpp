@@ -18,8 +18,6 @@ namespace {
 
 /// Connections beside those of requests: of clients that ask how the server is, or are told to come again.
 constexpr std::int64_t kOtherConnections = 256;
-/// In the end it is waited for the pass that is running for so long.
-constexpr std::chrono::milliseconds kLastPass{300};
 
 /// Each connection is an open file, and a shell often gives a program 1,024 of them although it may have
 /// more. Where it may not have so many, the last clients to come wait for a connection.
@@ -29,6 +27,9 @@ void allow_open_files(rlim_t count) {
   limit.rlim_cur = std::min(count, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
 }
+
+/// In the end it is waited for the pass that is running for so long.
+constexpr std::chrono::milliseconds kLastPass{300};
 
 /// What clients call the model: the last part of its folder, or the shape's name.
 std::string served_name(const Options& options) {
@@ -41,11 +42,11 @@ std::string served_name(const Options& options) {
 
 int serve(Step step, const Options& options, const MakeCache& make_cache) {
   GenerationServerSettings settings;
-  settings.host = options.host;
-  settings.port = options.port;
   const std::int64_t max_requests = options.max_sequences + options.max_waiting;
   settings.http.connections = static_cast<std::size_t>(max_requests + kOtherConnections);
   allow_open_files(static_cast<rlim_t>(2 * settings.http.connections));
+  settings.host = options.host;
+  settings.port = options.port;
   const std::string name = served_name(options);
   GenerationServer server(settings, name);
 
