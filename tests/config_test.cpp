@@ -8,6 +8,7 @@
 #include <random>
 
 #include "common/error.h"
+#include "common/model/json_file.h"
 #include "tests/checkpoint_builder.h"
 
 namespace kvcache::test {
@@ -462,6 +463,46 @@ TEST_F(Config, RefusesTextThatIsNotOneJsonObject) {
     EXPECT_THAT(error_of_text(text), Not(IsEmpty())) << text;
   EXPECT_THAT(error_of_text(std::string(100'000, '[')), HasSubstr("nested"));
   EXPECT_THAT(error_of_text(valid().dump() + std::string("\0 {}", 4)), HasSubstr("NUL"));
+}
+
+TEST_F(Config, QuotesLittleOfTextThatIsWrongAndNamesThePlace) {
+  const std::string tabs(1'000'000, '\t');
+  std::string wolves;
+  for (int n = 0; n < 100'000; ++n) wolves += "\U0001F43A";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"{\"a\":" + tabs + "x}", "line 1, column 1000006"},
+      {"{\n\"a\":\n" + tabs + "\"\x01\"}", "line 3, column 1000002"},
+      {"{\"a\":\"" + wolves, "line 1, column"},
+      {"{\"a\":" + std::string(1'000'000, '1') + "x}", "line 1, column"},
+      {"{\n\"a\":1" + std::string(1'000, '0') + "}", "line 2, column 1006"},
+      {"{\n  \"]\\\"\":" + std::string(100'000, '['), "nested more than 64 levels deep at line 2, column 72"},
+      {"[[],{}," + std::string(64, '['), "nested more than 64 levels deep at line 1, column 71"},
+      {std::string("{}\n\n \0", 6), "line 3, column 2"},
+      {"{\"" + wolves + "\":1,\"" + wolves + "\":2}", "is given twice"},
+      {"[\"" + wolves + "\"]", "..."},
+      {with("hidden_size", wolves).dump(), "hidden_size"},
+      {with("hidden_size", {{wolves, wolves}}).dump(), "hidden_size"},
+      {with("architectures", {wolves}).dump(), "architectures"},
+  };
+  for (const auto& [text, place] : wrong) {
+    const std::string error = error_of_text(text);
+    EXPECT_THAT(error, HasSubstr(place));
+    EXPECT_LT(error.size(), 600U) << error.substr(0, 1000);
+  }
+}
+
+TEST(Shown, IsCutBetweenCharacters) {
+  std::string wolves;
+  for (int n = 0; n < 20; ++n) wolves += "\U0001F43A";
+  const std::string wolf = R"(\ud83d\udc3a)", umlaut = R"(\u00e4)";
+  for (std::size_t before = 0; before < 12; ++before) {
+    const std::string text = shown(std::string(before, 'x') + wolves);
+    EXPECT_LE(text.size(), 103U);
+    EXPECT_THAT(text, testing::EndsWith(wolf + "...")) << before;
+  }
+  EXPECT_THAT(shown(std::string(98, 'x') + "\u00e4\u00e4"), testing::EndsWith("x..."));
+  EXPECT_THAT(shown(std::string(98, 'x') + "\n\n"), testing::EndsWith("x..."));
+  EXPECT_EQ(shown("a\u00e4"), "\"a" + umlaut + "\"");
 }
 
 TEST_F(Config, RefusesAFieldGivenTwice) {

@@ -900,6 +900,17 @@ TEST(TokenizerFile, IsRefusedInOneLineWhateverItContains) {
       refusal(std::string(R"({"normalizer": {"type": "\n)" + std::string(5000, 'x') + R"("}})")));
 }
 
+TEST(TokenizerFile, IsQuotedInWholeCharacters) {
+  for (const char* front : {"", "x", "xx", "xxx"}) {
+    json file = plain_tokenizer();
+    file["normalizer"] = {{"type", front + repeated("\U0001F43A", 400)}};
+    const std::string message = refusal(file);
+    EXPECT_PRED_FORMAT2(IsSubstring, "\U0001F43A\"...", message);
+    EXPECT_PRED_FORMAT2(IsNotSubstring, "\uFFFD", message);
+    EXPECT_LT(message.size(), 200U);
+  }
+}
+
 TEST(TokenizerFile, MayBeNestedHoweverDeep) {
   const std::string deep(100'000, '[');
   EXPECT_PRED_FORMAT2(IsSubstring, "not JSON", refusal(deep));

@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/model/json_file.h"
+#include "common/model/utf8.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -16,7 +17,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostStops = 16, kLongestStop = 1024;  // strings; bytes
-constexpr std::size_t kLongestName = 100;                    // bytes that are told of one
 
 /// A JSON number without a fraction that 64 bits hold, as far as they are signed.
 std::optional<std::int64_t> integer(const Json& value) {
@@ -117,7 +117,7 @@ void RequestFields::refuse_others(std::initializer_list<std::string_view> known)
   for (const auto& [name, value] : object_.items()) {
     if (std::ranges::find(known, name) == known.end())
       throw RequestError(
-          400, name.substr(0, kLongestName),
+          400, shortened(name),
           fmt::format("{} is no field of this request; it has {}", shown(name), fmt::join(known, ", ")));
   }
 }
