@@ -11,6 +11,7 @@
 
 #include "common/error.h"
 #include "common/model/utf8.h"
+#include "tests/files.h"
 #include "tests/http_client.h"
 #include "tests/serving.h"
 
@@ -85,6 +86,7 @@ struct Served {
   std::int64_t max_queued = 32;
   GenerationServerSettings server = {};
   bool has_tokenizer = true;
+  const Tokenizer* tokenizer = nullptr;  // another than the model's own
   std::vector<std::int32_t> pinned = {};
 };
 
@@ -116,7 +118,8 @@ class AGenerationServer : public testing::Test {
   void load(const Served& served) {
     cache_ = std::make_unique<ServingCache>(served.kind, served.blocks, kBlockSize, model_->config(), *pool_);
     store_ = std::make_unique<GatedStore>(*cache_->store, gate_);
-    const Tokenizer* const tokenizer = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const own = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const tokenizer = served.tokenizer != nullptr ? served.tokenizer : own;
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
     if (!served.pinned.empty()) engine_->pin(served.pinned);
     pinned_ = cache_->manager->memory().used_bytes;
@@ -168,6 +171,9 @@ class AGenerationServer : public testing::Test {
     body["stream"] = true;
     HttpClient client = connect();
     client.send_request("POST", path, body.dump());
+    return read_stream(client);
+  }
+  static std::vector<Json> read_stream(HttpClient& client) {
     EXPECT_EQ(client.read_head().headers.at("content-type"), "text/event-stream");
     std::vector<Json> parts;
     bool ended = false;
@@ -294,6 +300,71 @@ TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
     EXPECT_EQ(parts.back()["usage"]["generated_tokens"], whole["usage"]["generated_tokens"]);
     EXPECT_TRUE(parts.back().contains("timings"));
   }
+}
+
+/// Buffers as small as the system has them, and a client that may take its time.
+Served to_a_slow_reader() {
+  Served served;
+  served.blocks = 1024;
+  served.server.http.unsent_bytes = 2 << 10;
+  served.server.http.socket_bytes = 4 << 10;
+  served.server.http.write = kForEver * 10;
+  return served;
+}
+
+// What waits for it grows by its text and ids, not by an event each.
+TEST_F(AGenerationServer, JoinsTheTokensOfASampleForAClientThatReadsSlowly) {
+  start(to_a_slow_reader());
+  Json request = {{"prompt", kPrompt}, {"n", 8},           {"max_tokens", 150},
+                  {"seed", 1},         {"temperature", 1}, {"ignore_eos", true}};
+  const Json whole = generate(request);
+  request["stream"] = true;
+  HttpClient client(port_of(server_->address()), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/generate", request.dump());
+  while (door_->status(kForEver).totals.requests < 2)
+    std::this_thread::yield();  // all is computed, little read
+  const std::vector<Json> parts = read_stream(client);
+  std::vector<std::string> texts(8), reasons(8);
+  std::vector<std::vector<Json>> ids(8);
+  for (const Json& part : parts) {
+    const auto sample = part["sample"].get<std::size_t>();
+    EXPECT_FALSE(part.contains("id") && part.contains("ids"));
+    texts[sample] += part["text"];
+    if (part.contains("id")) ids[sample].push_back(part["id"]);
+    if (part.contains("ids")) {
+      EXPECT_GT(part["ids"].size(), 1U);
+      for (const Json& id : part["ids"]) ids[sample].push_back(id);
+    }
+    EXPECT_EQ(reasons[sample], "") << "something is told after the end";
+    reasons[sample] = part.value("finish_reason", "");
+    EXPECT_EQ(part.contains("usage"), &part == &parts.back());
+  }
+  for (std::size_t sample = 0; sample < 8; ++sample) {
+    EXPECT_EQ(texts[sample], whole["samples"][sample]["text"]);
+    EXPECT_EQ(Json(ids[sample]), whole["samples"][sample]["ids"]);
+    EXPECT_EQ(reasons[sample], "length");
+  }
+  EXPECT_LT(parts.size(), 8U * 150 / 2);
+}
+
+TEST_F(AGenerationServer, JoinsTheTextOfAChoiceForAClientOfOpenAiThatReadsSlowly) {
+  start(to_a_slow_reader());
+  Json request = {{"prompt", kPrompt}, {"n", 8}, {"max_tokens", 150}, {"seed", 1}, {"ignore_eos", true}};
+  const Json whole = post(request, "/v1/completions").json();
+  request["stream"] = true;
+  request["stream_options"] = {{"include_usage", true}};
+  HttpClient client(port_of(server_->address()), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/v1/completions", request.dump());
+  while (door_->status(kForEver).totals.requests < 2) std::this_thread::yield();
+  const std::vector<Json> parts = read_stream(client);
+  std::vector<std::string> texts(8);
+  for (const Json& part : parts) {
+    for (const Json& choice : part["choices"]) texts[choice["index"].get<std::size_t>()] += choice["text"];
+  }
+  for (std::size_t sample = 0; sample < 8; ++sample)
+    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"]);
+  EXPECT_EQ(parts.back()["usage"], whole["usage"]);
+  EXPECT_LT(parts.size(), 8U * 150 / 2);
 }
 
 TEST_F(AGenerationServer, EndsAtStopStrings) {
@@ -451,6 +522,65 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   EXPECT_EQ(generate({{"prompt", " "}, {"max_tokens", 1}})["ids"].size(), 1U);
 }
 
+TEST_F(AGenerationServer, QuotesLittleOfABodyThatIsWrongAndNamesThePlace) {
+  start();
+  const std::string tabs(100'000, '\t');
+  std::string many, deep = "1";
+  for (int n = 0; n < 20'000; ++n) many += "\U0001F43A";
+  for (int level = 0; level < 60; ++level) deep = R"({"a":)" + deep + "}";
+  const std::pair<std::string, std::string> wrong[] = {
+      {R"({"prompt":)" + tabs + "x}", "column 100011"},
+      {"{\"prompt\":\n" + tabs + "\"\x01\"}", "line 2"},
+      {R"({"prompt":)" + std::string(100'000, '7') + "x}", "column 100011"},
+      {R"({"n":1)" + std::string(100'000, '0') + "}", "line 1, column 1000"},
+      {R"({"n":1)" + std::string(100'000, 'e') + "}", "column 8"},
+      {R"({"prompt":")" + many + "\n\"}", "line 2, column 0"},
+      {R"({"prompt":")" + many + R"(\ud800"})", "column"},
+      {R"({"prompt":"a"} )" + many, "column"},
+      {many, "column 1"},
+      {R"({"prompt":"a",)" + std::string(100'000, '\n') + "\xFF}", "line 100001, column"},
+      {std::string("{\n \0}", 5), "line 2, column 2"},
+      {"[\"" + many + "\"]", ""},
+      {R"({")" + many + R"(":1,")" + many + R"(":2})", "twice"},
+      {R"({"prompt":[")" + many + R"("]})", "prompt"},
+      {R"({"stop":[[")" + many + R"("]]})", "stop"},
+      {R"({"stop":")" + many + R"("})", "stop"},
+      {R"({"temperature":")" + many + R"("})", "temperature"},
+      {R"({"temperature":)" + deep + "}", "temperature"},
+      {R"({")" + many + R"(":1})", "no field"},
+  };
+  for (const auto& [body, place] : wrong) {
+    HttpClient client = connect();
+    client.send_request("POST", "/generate", body);
+    const HttpResponse response = client.read_response();
+    EXPECT_EQ(response.status, 400) << body.substr(0, 30);
+    const std::string message = response.error()["message"];
+    EXPECT_LT(response.body.size(), 800U) << body.substr(0, 30);
+    EXPECT_NE(message.find(place), std::string::npos) << place << ": " << message;
+    EXPECT_EQ(response.body.find("\uFFFD"), std::string::npos) << "no character is cut: " << message;
+    // Of a pair of escapes neither is without the other.
+    const std::size_t cut = message.rfind("...");
+    EXPECT_FALSE(cut != std::string::npos && cut >= 6 && message.substr(cut - 6, 4) == "\\ud8") << message;
+  }
+}
+
+TEST_F(AGenerationServer, QuotesLittleOfALongPathOrMethod) {
+  start();
+  std::string wolves;
+  for (int n = 0; n < 1000; ++n) wolves += "%F0%9F%90%BA";
+  for (const std::string front : {"/", "/x", "/xx", "/xxx"}) {
+    const HttpResponse response = get(front + wolves);
+    EXPECT_EQ(response.status, 404);
+    EXPECT_LT(response.body.size(), 500U);
+    EXPECT_EQ(response.body.find("\uFFFD"), std::string::npos) << "no character is cut: " << response.body;
+  }
+  HttpClient client = connect();
+  client.send_request(std::string(10'000, 'X'), "/generate");
+  const HttpResponse response = client.read_response();
+  EXPECT_EQ(response.status, 405);
+  EXPECT_LT(response.body.size(), 500U);
+}
+
 // HT5: no body, however broken, is worth more than an answer.
 TEST_F(AGenerationServer, RefusesABodyThatIsNoRequest) {
   start();
@@ -544,6 +674,29 @@ TEST_F(AGenerationServer, RecognisesSpecialTokensInAPrompt) {
   const Json answer = generate({{"prompt", "<|endoftext|>"}, {"max_tokens", 3}});
   EXPECT_EQ(answer["usage"]["prompt_tokens"], 1);
   EXPECT_EQ(answer["ids"], generate({{"prompt_ids", {0}}, {"max_tokens", 3}})["ids"]);
+}
+
+// A checkpoint may have tokens that its model was not made for.
+TEST_F(AGenerationServer, NamesTheTextThatHasATokenTheModelDoesNotHave) {
+  const TemporaryFolder folder;
+  Json file = Json::parse(read_file(checkpoint_folder("fairytale") / "tokenizer.json"));
+  Json token = file["added_tokens"].at(0);
+  token["id"] = model_->config().vocab_size;
+  token["content"] = "<new>";
+  file["added_tokens"].push_back(token);
+  write_file(folder / "tokenizer.json", file.dump());
+  const Tokenizer tokenizer(folder.path());
+  start({.tokenizer = &tokenizer});
+  for (const char* path : {"/generate", "/v1/completions"}) {
+    const HttpResponse response = post({{"prompt", "hi <new>"}, {"max_tokens", 1}}, path);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_EQ(response.error()["field"], "prompt") << path;
+    const std::string message = response.error()["message"];
+    EXPECT_NE(message.find("4096"), std::string::npos) << message;
+    EXPECT_EQ(message.find("prompt_ids"), std::string::npos) << message;
+  }
+  EXPECT_EQ(post({{"prompt", "hi"}, {"max_tokens", 1}}).status, 200);
+  end();  // it uses the tokenizer
 }
 
 TEST_F(AGenerationServer, WorksWithIdsAloneWhereThereIsNoTokenizer) {
@@ -937,6 +1090,92 @@ TEST_F(AGenerationServer, SamplesInTheFormOfOpenAi) {
   EXPECT_NE(any(), any()) << "without a seed, two texts of 16 tokens";
 }
 
+TEST_F(AGenerationServer, TellsOpenAiThatTheLengthEndedWhatOutgrewThePool) {
+  start({.kind = Kind::paged, .blocks = 8});
+  const Json request = {{"prompt", made_up_ids(120)}, {"max_tokens", 200}, {"ignore_eos", true}};
+  EXPECT_EQ(post(request, "/v1/completions").json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(stream(request, "/v1/completions").back()["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(AGenerationServer, TakesBothNamesForTheNumberOfNewTokens) {
+  start();
+  const auto tokens_of = [this](Json fields) {
+    fields["prompt"] = kPrompt;
+    fields["ignore_eos"] = true;
+    return post(fields, "/v1/completions").json()["usage"]["completion_tokens"].get<int>();
+  };
+  EXPECT_EQ(tokens_of({}), 16);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 0}}), 0);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}, {"max_tokens", 5}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}, {"max_tokens", nullptr}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", nullptr}, {"max_tokens", 5}}), 5);
+  for (const Json& value : {Json(6), Json(16), Json(-1), Json("5"), Json(1.5)}) {
+    const Json both = {{"prompt", kPrompt}, {"max_tokens", 5}, {"max_completion_tokens", value}};
+    EXPECT_EQ(refusal(both, "/v1/completions"), Refusal(400, "max_completion_tokens")) << value;
+  }
+}
+
+TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
+  start();
+  const Json none = Json::array(), nothing = Json::object();
+  struct Field {
+    const char* name;
+    std::vector<Json> harmless, wrong;
+  };
+  const Field fields[] = {
+      {"repetition_penalty", {1, 1.0}, {1.3, 0, "1", true}},
+      {"repeat_penalty", {1, 1.0}, {1.1, 0}},
+      {"presence_penalty", {0, 0.0}, {0.5, "0", false}},
+      {"frequency_penalty", {0, 0.0}, {-1, none}},
+      {"min_p", {0, 0.0}, {0.05, "0"}},
+      {"typical_p", {1, 1.0}, {0.9, 0}},
+      {"stop_token_ids", {none}, {{2}, 2, nothing, ""}},
+      {"max_new_tokens", {}, {0, 16}},
+      {"n_predict", {}, {-1, 16}},
+      {"min_tokens", {0}, {1, false}},
+      {"truncate_prompt_tokens", {}, {-1, 100}},
+      {"response_format", {{{"type", "text"}}}, {{{"type", "json_object"}}, "text", nothing}},
+      {"guided_json", {}, {nothing, "{}"}},
+      {"guided_regex", {}, {"a*", ""}},
+      {"guided_choice", {}, {{"a", "b"}, none}},
+      {"guided_grammar", {}, {"root ::= a"}},
+      {"structured_outputs", {}, {{{"regex", "a*"}}}},
+      {"grammar", {""}, {"root ::= a", none}},
+      {"json_schema", {}, {nothing}},
+      {"logit_bias", {nothing}, {{{"5", 1}}, "", none, 0, false}},
+      {"bad_words", {none}, {{"wolf"}, ""}},
+      {"allowed_token_ids", {none}, {{5}}},
+      {"suffix", {""}, {"end", nothing, none, 0, false}},
+      {"echo", {false}, {true, 0, "false"}},
+      {"logprobs", {}, {0, 1, true}},
+      {"tools", {none}, {{{{"type", "function"}}}}},
+      {"tool_choice", {"none"}, {"auto", nothing}},
+      {"use_beam_search", {false}, {true, 0}},
+      {"num_beams", {1}, {4}},
+      {"length_penalty", {1, 1.0}, {2}},
+      {"include_stop_str_in_output", {false}, {true}},
+      {"skip_special_tokens", {true}, {false}},
+      {"messages", {}, {none}},
+      {"user", {"me", ""}, {5, nothing, none, true}},
+  };
+  Json all_harmless = {{"prompt", kPrompt}, {"max_tokens", 1}};
+  for (const auto& [name, harmless, wrong] : fields) {
+    Json request = {{"prompt", kPrompt}, {"max_tokens", 1}, {name, nullptr}};
+    EXPECT_EQ(post(request, "/v1/completions").status, 200) << name;
+    for (const Json& value : harmless) {
+      all_harmless[name] = request[name] = value;
+      EXPECT_EQ(post(request, "/v1/completions").status, 200) << name << ": " << value;
+    }
+    for (const Json& value : wrong) {
+      request[name] = value;
+      EXPECT_EQ(refusal(request, "/v1/completions"), Refusal(400, name)) << value;
+      EXPECT_EQ(refusal(request), Refusal(400, name)) << "the other form knows its own fields alone";
+    }
+  }
+  EXPECT_EQ(post(all_harmless, "/v1/completions").status, 200);
+}
+
 TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
   start();
   const std::pair<const char*, Json> wrong[] = {{"presence_penalty", 0.5},
@@ -946,6 +1185,7 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
                                                 {"echo", true},
                                                 {"logprobs", 1},
                                                 {"best_of", 3},
+                                                {"best_of", 0},
                                                 {"prompt", {"a", "b"}},
                                                 {"prompt", 5},
                                                 {"prompt", Json::array()},
@@ -962,6 +1202,8 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
                          {"suffix", nullptr},     {"echo", false},         {"logprobs", nullptr},
                          {"something new", true}, {"max_tokens", 1}};
   EXPECT_EQ(post(harmless, "/v1/completions").status, 200);
+  EXPECT_EQ(refusal({{"prompt", kPrompt}, {"n", 2}, {"best_of", 1}}, "/v1/completions"),
+            Refusal(400, "best_of"));
   const HttpResponse response = post({{"prompt", 5}}, "/v1/completions");
   EXPECT_EQ(response.error()["param"], "prompt");
   EXPECT_EQ(response.error()["type"], "invalid_request_error");

@@ -94,10 +94,10 @@ def ask(connection, request, leave_after=None):
     for line in answer:
         if line.startswith(b"data: {"):
             part = json.loads(line[6:])
-            ids += [part["id"]] if "id" in part else []
+            ids += part.get("ids", [part["id"]] if "id" in part else [])
             if part.get("finish_reason", "length") != "length":
                 raise RuntimeError(f"ended with {part['finish_reason']}")
-        if len(ids) == leave_after:
+        if leave_after is not None and len(ids) >= leave_after:
             answer.close()
             connection.close()
             return None

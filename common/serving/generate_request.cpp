@@ -44,15 +44,17 @@ class GenerateForm final : public AnswerForm {
     return answer;
   }
 
-  std::vector<Json> parts(const GenerationEvent& event) const override {
-    Json part = {{"sample", event.sample}, {"text", event.text}};
-    if (event.id) part["id"] = *event.id;
-    if (!event.finish_reason.empty()) part["finish_reason"] = event.finish_reason;
-    if (event.summary) {
-      part["usage"] = usage_of(*event.summary);
-      part["timings"] = timings_of(*event.summary);
+  /// One token has an `id`; several, for a client that reads too slowly for an event each, have `ids`.
+  std::vector<Json> events(const AnswerPart& part) const override {
+    Json event = {{"sample", part.sample}, {"text", part.text}};
+    if (part.ids.size() == 1) event["id"] = part.ids.front();
+    if (part.ids.size() > 1) event["ids"] = part.ids;
+    if (!part.finish_reason.empty()) event["finish_reason"] = part.finish_reason;
+    if (part.summary) {
+      event["usage"] = usage_of(*part.summary);
+      event["timings"] = timings_of(*part.summary);
     }
-    return {part};
+    return {event};
   }
 };
 
@@ -87,11 +89,21 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, const std::stri
                                         const ServedModel& model) {
   if (model.tokenizer == nullptr)
     throw RequestError(400, name, name + " is a text, and this model has no tokenizer; give token ids");
+  std::vector<std::int32_t> ids;
   try {
-    return model.tokenizer->encode(text);
+    ids = model.tokenizer->encode(text);
   } catch (const InputError& error) {
     throw RequestError(400, name, name + ": " + error.what());
   }
+  // A tokenizer may have tokens that were added after the model was trained.
+  const std::int64_t vocab_size = model.config->vocab_size;
+  for (const std::int32_t id : ids) {
+    if (id >= vocab_size)
+      throw RequestError(400, name,
+                         fmt::format("{} has a token with id {}, and this model has those from 0 to {} alone",
+                                     name, id, vocab_size - 1));
+  }
+  return ids;
 }
 
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,

@@ -34,6 +34,15 @@ struct GeneratedOutput {
   std::string finish_reason;      ///< as in GenerationEvent
 };
 
+/// What is told of one sample at a time: what an event says, or several one after the other.
+struct AnswerPart {
+  std::int64_t sample = 0;                        ///< from 0
+  std::vector<std::int32_t> ids = {};             ///< chosen
+  std::string text = {};                          ///< that became certain
+  std::string finish_reason = {};                 ///< as in GenerationEvent
+  std::optional<GenerationSummary> summary = {};  ///< with the last of the request
+};
+
 /// How the answer to one request is written down.
 class AnswerForm {
  public:
@@ -43,8 +52,8 @@ class AnswerForm {
   virtual ~AnswerForm() = default;
   /// An answer as a whole.
   virtual Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const = 0;
-  /// The parts of a stream that an event gives, in order; the last one comes with a summary.
-  virtual std::vector<Json> parts(const GenerationEvent& event) const = 0;
+  /// The events of a stream that tell a part, in order; the last one comes with a summary.
+  virtual std::vector<Json> events(const AnswerPart& part) const = 0;
 };
 
 /// What a client asks for, checked against the model.

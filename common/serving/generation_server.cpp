@@ -2,6 +2,7 @@
 /// See generation_server.h. Read `handle` first.
 #include "common/serving/generation_server.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "common/cli/print.h"
 #include "common/error.h"
+#include "common/model/utf8.h"
 #include "common/serving/live_page.h"
 #include "common/serving/metrics.h"
 #include "common/serving/openai.h"
@@ -60,6 +62,12 @@ class GenerationServer::Answering {
         form_(std::move(asked.form)),
         stream_(asked.stream),
         outputs_(static_cast<std::size_t>(asked.request.samples)) {}
+  /// To be called once it has an owner.
+  void listen_to(const std::shared_ptr<Answering>& self) {
+    exchange_->on_caught_up([weak = std::weak_ptr(self)] {
+      if (const auto answering = weak.lock()) answering->send_waiting();
+    });
+  }
 
   void hear(const GenerationEvent& event) {
     if (done_ || exchange_->departed()) return;
@@ -88,13 +96,30 @@ class GenerationServer::Answering {
                                         : later(error_answer(503, "the server is shutting down")));
   }
 
+  /// A client that keeps up gets each event as it comes. Where one does not, events of a sample become one.
   void send(const GenerationEvent& event) {
     if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
-    for (const Json& part : form_->parts(event)) exchange_->send("data: " + text_of(part) + "\n\n");
-    if (event.summary) end_stream();
+    add_to_waiting(event);
+    if (event.summary) return end_stream();
+    if (!exchange_->is_behind()) send_waiting();
+  }
+  void add_to_waiting(const GenerationEvent& event) {
+    auto part = std::ranges::find(waiting_, event.sample, &AnswerPart::sample);
+    if (part == waiting_.end()) part = waiting_.insert(part, {.sample = event.sample});
+    if (event.id) part->ids.push_back(*event.id);
+    part->text += event.text;
+    part->finish_reason = event.finish_reason;
+    part->summary = event.summary;
+    if (event.summary) std::rotate(part, part + 1, waiting_.end());  // it is told last
+  }
+  void send_waiting() {
+    for (const AnswerPart& part : std::exchange(waiting_, {})) {
+      for (const Json& told : form_->events(part)) exchange_->send("data: " + text_of(told) + "\n\n");
+    }
   }
   void end_stream() {
     done_ = true;
+    send_waiting();
     exchange_->send("data: [DONE]\n\n");
     exchange_->end_stream();
   }
@@ -111,6 +136,7 @@ class GenerationServer::Answering {
   std::unique_ptr<AnswerForm> form_;
   bool stream_, begun_ = false, done_ = false;
   std::vector<GeneratedOutput> outputs_;  // [samples]
+  std::vector<AnswerPart> waiting_;       // for the client of a stream to catch up; of a sample at most one
 };
 
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
@@ -199,13 +225,13 @@ void GenerationServer::handle(const Exchange& exchange) {
     if (request.path != route.path) continue;
     const bool reads = std::string_view(route.method) == "GET";
     if (request.method == route.method || (reads && request.method == "HEAD")) return route.answer();
-    HttpAnswer answer =
-        error_answer(405, fmt::format("{} takes {}, not {}", request.path, route.method, request.method));
+    HttpAnswer answer = error_answer(
+        405, fmt::format("{} takes {}, not {}", request.path, route.method, shortened(request.method)));
     answer.headers.emplace_back("Allow", reads ? "GET, HEAD" : route.method);
     return exchange->answer(answer);
   }
-  exchange->answer(
-      error_answer(404, fmt::format("there is no {}; there are {}", request.path, fmt::join(paths, ", "))));
+  exchange->answer(error_answer(
+      404, fmt::format("there is no {}; there are {}", shortened(request.path), fmt::join(paths, ", "))));
 }
 
 HttpAnswer GenerationServer::not_serving() const {
@@ -234,6 +260,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
                               Engine::Clock::time_point arrived) {
   if (exchange->departed()) return;
   const auto answering = std::make_shared<Answering>(exchange, asked);
+  answering->listen_to(answering);
   std::erase_if(answering_, [](const auto& other) { return other.expired(); });
   answering_.push_back(answering);
   // The engine tells its own thread; here it is heard by the server's.
