@@ -2,6 +2,11 @@
 // where they listen, and end when they are told to.
 #include "tests/server_program.h"
 
+#include <filesystem>
+
+#include "common/serving/serve.h"
+#include "tests/files.h"
+#include "tests/reference_model.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -46,6 +51,46 @@ TEST(ServerProgram, SamplesWhatTheProgramSamples) {
                           .json();
   for (std::size_t sample = 0; sample < 3; ++sample)
     EXPECT_EQ(answer["samples"][sample]["ids"], expected["sequences"][sample]["output_ids"]);
+}
+
+TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path hub = folder / "hub";
+  const auto make = [&](const char* path) {
+    std::filesystem::create_directories(hub / path);
+    return hub / path;
+  };
+  const std::filesystem::path snapshot = make("models--Qwen--Qwen3-0.6B/snapshots/c1899de2");
+  EXPECT_EQ(served_name(snapshot), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(snapshot / ""), "Qwen/Qwen3-0.6B") << "with a slash at its end";
+  EXPECT_EQ(served_name(snapshot / "../c1899de2/."), "Qwen/Qwen3-0.6B");
+  std::filesystem::create_directory_symlink(snapshot, hub / "linked");
+  EXPECT_EQ(served_name(hub / "linked"), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(std::filesystem::relative(snapshot)), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--gpt2/snapshots/11c5a3d5")), "gpt2");
+  EXPECT_EQ(served_name(make("models--a--b--c/snapshots/0")), "a/b--c");
+  // What only looks like one.
+  EXPECT_EQ(served_name(make("models--Qwen--Qwen3-0.6B")), "models--Qwen--Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--a--b/snapshots")), "snapshots");
+  EXPECT_EQ(served_name(make("models--a--b/blobs/x")), "x");
+  EXPECT_EQ(served_name(make("models--/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("fairytale/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("plain") / ""), "plain");
+  EXPECT_EQ(served_name(hub / "absent/"), "absent");
+}
+
+TEST(ServerProgram, IsAskedForASnapshotByTheNameUnderWhichItWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path snapshot = folder / "models--org--fairytale/snapshots/0123abcd";
+  std::filesystem::create_directories(snapshot.parent_path());
+  std::filesystem::copy(checkpoint_folder("fairytale"), snapshot, std::filesystem::copy_options::recursive);
+  ServerProgram server("step3_paged", {"--model", snapshot.string()});
+  HttpClient client(server.wait_for_port());
+  EXPECT_EQ(client.get("/v1/models").json()["data"][0]["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org/fairytale").json()["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org%2Ffairytale").json()["id"], "org/fairytale");
+  const Json answer = client.post("/v1/completions", {{"prompt", "The"}, {"max_tokens", 1}}).json();
+  EXPECT_EQ(answer["model"], "org/fairytale");
 }
 
 TEST(ServerProgram, TakesTheOptionsOfItsCache) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "common/serving/generation_server.h"
 #include "fmt/format.h"
@@ -18,20 +19,32 @@ constexpr std::int64_t kMaxQueued = 128;
 /// In the end it is waited for the pass that is running for so long.
 constexpr std::chrono::milliseconds kLastPass{300};
 
-/// What clients call the model: the last part of its folder, or the shape's name.
-std::string served_name(const Options& options) {
+std::string name_of_model(const Options& options) {
   if (!options.random_weights.empty()) return "random:" + options.random_weights;
-  const std::filesystem::path folder = options.model.empty() ? shipped_model_folder() : options.model;
-  return std::filesystem::weakly_canonical(folder).filename().string();
+  return served_name(options.model.empty() ? shipped_model_folder() : std::filesystem::path(options.model));
 }
 
 }  // namespace
+
+std::string served_name(const std::filesystem::path& folder) {
+  std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  if (!whole.has_filename()) whole = whole.parent_path();  // "models/" that does not exist
+  constexpr std::string_view prefix = "models--", separator = "--";
+  const std::filesystem::path snapshots = whole.parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  if (snapshots.filename() != "snapshots" || !name.starts_with(prefix) || name == prefix)
+    return whole.filename().string();
+  name.erase(0, prefix.size());
+  if (const std::size_t end = name.find(separator); end != std::string::npos)
+    name.replace(end, separator.size(), 1, '/');
+  return name;
+}
 
 int serve(Step step, const Options& options, const MakeCache& make_cache) {
   GenerationServerSettings settings;
   settings.host = options.host;
   settings.port = options.port;
-  const std::string name = served_name(options);
+  const std::string name = name_of_model(options);
   GenerationServer server(settings, name);
 
   Program program = load_program(step, options);
