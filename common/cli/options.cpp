@@ -167,6 +167,8 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
     {"--ids", "1,2,3", input, "the same as token ids; mixes with --prompt", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
+    {"--no-special-tokens", "", input, "add no BOS and the like to a text: a chat's form has its own", every_step,
+     [](Options& options, const Given&) { options.no_special_tokens = true; }},
     {"--tokens", "N", input, "new tokens per sequence; 0 computes the prompt only (default: 64)", every_step,
      [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
     {"--ignore-eos", "", input, "do not stop at an end-of-sequence token", every_step,
@@ -384,6 +386,9 @@ void refuse_contradictions(const Options& options) {
   }
   if (random && !options.system_prompt.empty()) {
     throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have");
+  }
+  if (random && options.no_special_tokens) {
+    throw InputError("--no-special-tokens needs a tokenizer, which --random-weights does not have");
   }
   if (options.num_blocks && (options.kv_memory_bytes || options.kv_memory_auto)) {
     throw InputError("--num-blocks and --kv-memory exclude each other: both set the size of the pool");

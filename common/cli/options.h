@@ -37,6 +37,7 @@ struct Options {
   std::vector<Prompt> prompts;                    ///< in the order of the line; empty: the default prompt
   std::int64_t tokens = 64;                       ///< new tokens per sequence
   bool ignore_eos = false;                        ///< go on after an end-of-sequence id
+  bool no_special_tokens = false;                 ///< the tokenizer adds none to a text
   SamplingParams sampling;                        ///< `--temperature`, `--top-k`, `--top-p`, `--seed`
   DeviceChoice device = DeviceChoice::automatic;  ///< where the model runs
   std::optional<DType> dtype;                     ///< none: f32 on the CPU, bf16 on CUDA

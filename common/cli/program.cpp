@@ -29,19 +29,32 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
+/// Says on stderr what of a text is not as its writer may think.
+void print_notes(const Encoding& encoding, const Tokenizer& tokenizer, const std::string& name) {
+  if (encoding.bytes_left_out > 0)
+    fmt::print(stderr, "note: {}: {} bytes are left out; the vocabulary has no token for them\n", name,
+               encoding.bytes_left_out);
+  if (encoding.doubled)
+    fmt::print(stderr,
+               "note: {} begins with {} and the tokenizer adds another one; --no-special-tokens adds none\n",
+               name, tokenizer.decode({&*encoding.doubled, 1}, /*skip_special=*/false));
+}
+
 /// @throws InputError with `name` in front, for a text that cannot be encoded.
-std::vector<std::int32_t> encode(const Tokenizer& tokenizer, const std::string& text,
-                                 const std::string& name) {
+std::vector<std::int32_t> encode(const Program& program, const std::string& text, const std::string& name) {
+  Encoding encoding;
   try {
-    return tokenizer.encode(text);
+    encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
   } catch (const InputError& error) {
     throw InputError(name + ": " + error.what());
   }
+  print_notes(encoding, *program.tokenizer, name);
+  return encoding.ids;
 }
 
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
-  return encode(*program.tokenizer, std::get<std::string>(prompt), name);
+  return encode(program, std::get<std::string>(prompt), name);
 }
 
 /// Whether there is a text to encode: not if everything is given as ids.
@@ -164,7 +177,7 @@ Program load_program(Step step, Options options) {
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
-    program.pinned_prefix = encode(*program.tokenizer, given.system_prompt, "the system prompt");
+    program.pinned_prefix = encode(program, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
   program.memory = memory_for_kv(program);

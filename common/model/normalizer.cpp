@@ -45,7 +45,7 @@ void sort_marks(std::vector<utf8proc_int32_t>& characters) {
 
 }  // namespace
 
-std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
+std::string Normalizer::UnicodeForm::operator()(std::string_view text, TextBudget& budget) const {
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (compatibility) options |= UTF8PROC_COMPAT;
 
@@ -60,6 +60,7 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
     append_decomposed(character, static_cast<utf8proc_option_t>(options), characters);
     offset += static_cast<std::size_t>(length);
   }
+  if (!budget.spend(characters.size())) budget.refuse("the Unicode form");
   sort_marks(characters);
   const auto count =
       utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()),
@@ -76,12 +77,12 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
   return normalized;
 }
 
-std::string Normalizer::Prepend::operator()(std::string_view text) const {
+std::string Normalizer::Prepend::operator()(std::string_view text, TextBudget&) const {
   return text.empty() ? "" : prefix + std::string(text);
 }
 
-std::string Normalizer::Replace::operator()(std::string_view text) const {
-  return pattern.replace_all(text, content);
+std::string Normalizer::Replace::operator()(std::string_view text, TextBudget& budget) const {
+  return pattern.replace_all(text, content, budget);
 }
 
 Normalizer::Step Normalizer::make_step(const JsonNode& node) {
@@ -100,10 +101,11 @@ Normalizer::Normalizer(const std::optional<JsonNode>& node) {
   for (const JsonNode& component : components(*node, "normalizers")) steps_.push_back(make_step(component));
 }
 
-std::string Normalizer::normalize(std::string_view text) const {
+std::string Normalizer::normalize(std::string_view text, TextBudget& budget) const {
   std::string normalized(text);
   for (const Step& step : steps_) {
-    normalized = std::visit([&](const auto& one) { return one(normalized); }, step);
+    normalized = std::visit([&](const auto& one) { return one(normalized, budget); }, step);
+    budget.allow_size(normalized.size());
   }
   return normalized;
 }

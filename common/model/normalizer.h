@@ -22,23 +22,24 @@ class Normalizer {
 
   /// The normal form of `text` (valid UTF-8). A text is normalized in the parts between special tokens, each
   /// on its own.
-  std::string normalize(std::string_view text) const;
+  /// @throws InputError, StoppedByRequest as `budget` and Regex do.
+  std::string normalize(std::string_view text, TextBudget& budget) const;
 
  private:
   /// One of the four forms of Unicode Standard Annex 15. Hugging Face's tables are from before Unicode 11:
   /// marks and ligatures added since 2018, of rare scripts, keep their order and form there.
   struct UnicodeForm {
     bool compose, compatibility;
-    std::string operator()(std::string_view text) const;
+    std::string operator()(std::string_view text, TextBudget& budget) const;
   };
   struct Prepend {
     std::string prefix;
-    std::string operator()(std::string_view text) const;
+    std::string operator()(std::string_view text, TextBudget& budget) const;
   };
   struct Replace {
     Regex pattern;
     std::string content;
-    std::string operator()(std::string_view text) const;
+    std::string operator()(std::string_view text, TextBudget& budget) const;
   };
   using Step = std::variant<UnicodeForm, Prepend, Replace>;
 

@@ -43,7 +43,10 @@ std::optional<std::string> complete(std::string& token, const TextPiece& piece) 
 }  // namespace
 
 void TokenDecoder::Replace::push(const TextPiece& piece, Pieces& out) {
-  if (const auto whole = complete(token, piece)) out.push_back({pattern->replace_all(*whole, content), true});
+  const auto whole = complete(token, piece);
+  if (!whole) return;
+  TextBudget budget(whole->size());
+  out.push_back({pattern->replace_all(*whole, content, budget), true});
 }
 void TokenDecoder::Replace::finish(Pieces&) {}
 

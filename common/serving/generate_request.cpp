@@ -3,6 +3,7 @@
 #include "common/serving/generate_request.h"
 
 #include <limits>
+#include <utility>
 
 #include "common/error.h"
 #include "common/serving/request_fields.h"
@@ -15,10 +16,12 @@ using Json = AnswerForm::Json;
 
 constexpr std::int64_t kLargestCount = std::numeric_limits<std::int32_t>::max();
 
-Json usage_of(const GenerationSummary& summary) {
-  return {{"prompt_tokens", summary.prompt_tokens},
-          {"cached_tokens", summary.cached_tokens},
-          {"generated_tokens", summary.generated_tokens}};
+Json usage_of(const GenerationSummary& summary, std::int64_t bytes_left_out) {
+  Json usage = {{"prompt_tokens", summary.prompt_tokens},
+                {"cached_tokens", summary.cached_tokens},
+                {"generated_tokens", summary.generated_tokens}};
+  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;
+  return usage;
 }
 
 Json timings_of(const GenerationSummary& summary) {
@@ -33,13 +36,16 @@ Json json_of(const GeneratedOutput& output) {
 /// The form of POST /generate.
 class GenerateForm final : public AnswerForm {
  public:
+  /// @param bytes_left_out  of the prompt: told where there are any
+  explicit GenerateForm(std::int64_t bytes_left_out) : bytes_left_out_(bytes_left_out) {}
+
   /// The first sample stands at the top, where it is when it is the only one.
   Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
     Json answer = json_of(outputs.front());
     if (outputs.size() > 1) {
       for (const GeneratedOutput& output : outputs) answer["samples"].push_back(json_of(output));
     }
-    answer["usage"] = usage_of(summary);
+    answer["usage"] = usage_of(summary, bytes_left_out_);
     answer["timings"] = timings_of(summary);
     return answer;
   }
@@ -49,14 +55,17 @@ class GenerateForm final : public AnswerForm {
     if (event.id) part["id"] = *event.id;
     if (!event.finish_reason.empty()) part["finish_reason"] = event.finish_reason;
     if (event.summary) {
-      part["usage"] = usage_of(*event.summary);
+      part["usage"] = usage_of(*event.summary, bytes_left_out_);
       part["timings"] = timings_of(*event.summary);
     }
     return {part};
   }
+
+ private:
+  std::int64_t bytes_left_out_;
 };
 
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+Encoding prompt_of(const RequestFields& fields, const ServedModel& model) {
   const std::optional<std::string> text = fields.text("prompt");
   const nlohmann::json* const list = fields.find("prompt_ids");
   if (text && list != nullptr)
@@ -64,10 +73,14 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   if (!text && list == nullptr)
     throw RequestError(400, "prompt", "there is no prompt; give a text as prompt or token ids as prompt_ids");
   const std::string name = text ? "prompt" : "prompt_ids";
-  std::vector<std::int32_t> ids =
-      text ? encode_prompt(*text, name, model) : token_ids_of(*list, name, model.config->vocab_size);
-  check_prompt_length(ids, name, model);
-  return ids;
+  Encoding prompt;
+  if (text) {
+    prompt = encode_prompt(fields, *text, name, model);
+  } else {
+    prompt.ids = token_ids_of(*list, name, model.config->vocab_size);
+  }
+  check_prompt_length(prompt.ids, name, model);
+  return prompt;
 }
 
 }  // namespace
@@ -78,17 +91,19 @@ void read_common_fields(const RequestFields& fields, const ServedModel& model, G
   request.sampling.top_k = top_k == -1 ? 0 : top_k;  // both are off
   request.samples = fields.whole_number("n", 1, model.max_sequences).value_or(1);
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  fields.flag("add_special_tokens");  // where the prompt is no text it has nothing to say, but must be right
   request.stop = fields.stop_strings("stop").value_or(std::vector<std::string>());
   if (!request.stop.empty() && model.tokenizer == nullptr)
     throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
 }
 
-std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
-                                        const ServedModel& model) {
+Encoding encode_prompt(const RequestFields& fields, const std::string& text, const std::string& name,
+                       const ServedModel& model) {
   if (model.tokenizer == nullptr)
     throw RequestError(400, name, name + " is a text, and this model has no tokenizer; give token ids");
   try {
-    return model.tokenizer->encode(text);
+    return model.tokenizer->encode_text(
+        text, fields.flag("add_special_tokens").value_or(model.add_special_tokens), model.stop);
   } catch (const InputError& error) {
     throw RequestError(400, name, name + ": " + error.what());
   }
@@ -112,7 +127,7 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
 AskedGeneration read_generate_request(std::string_view body, const ServedModel& model) {
   const RequestFields fields(body);
   fields.refuse_others({"prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p", "seed", "n",
-                        "stop", "ignore_eos", "stream"});
+                        "stop", "ignore_eos", "stream", "add_special_tokens"});
   AskedGeneration asked;
   GenerationRequest& request = asked.request;
   read_common_fields(fields, model, request);
@@ -121,8 +136,9 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   sampling.seed = fields.seed("seed").value_or(0);
   asked.stream = fields.flag("stream").value_or(false);
-  request.prompt_ids = prompt_of(fields, model);
-  asked.form = std::make_unique<GenerateForm>();
+  Encoding prompt = prompt_of(fields, model);
+  request.prompt_ids = std::move(prompt.ids);
+  asked.form = std::make_unique<GenerateForm>(prompt.bytes_left_out);
   return asked;
 }
 

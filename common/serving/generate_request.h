@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct ServedModel {
   const Tokenizer* tokenizer;      ///< nullptr: there are ids alone
   const KvManager* manager;        ///< asked for its capacity alone
   std::int64_t max_sequences = 0;  ///< running at a time
+  bool add_special_tokens = true;  ///< to the texts of requests that do not say
+  std::stop_token stop = {};       ///< requested when the server ends: texts are encoded no further
 };
 
 /// One output of a request.
@@ -63,11 +66,11 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
 /// The fields max_tokens, top_k, n, stop and ignore_eos, where they are given.
 /// @throws RequestError
 void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request);
-/// The token ids of a text.
+/// The tokens of a text; the field add_special_tokens says whether the tokenizer adds its own.
 /// @param name  of the field it stands in
-/// @throws RequestError
-std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
-                                        const ServedModel& model);
+/// @throws RequestError, StoppedByRequest
+Encoding encode_prompt(const RequestFields& fields, const std::string& text, const std::string& name,
+                       const ServedModel& model);
 /// @throws RequestError with status 400 for a prompt without a token, with 422 for one that is too long for
 /// the model or its cache.
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,

@@ -10,6 +10,7 @@
 
 #include "common/cli/print.h"
 #include "common/error.h"
+#include "common/model/text_budget.h"
 #include "common/serving/live_page.h"
 #include "common/serving/metrics.h"
 #include "common/serving/openai.h"
@@ -134,6 +135,7 @@ GenerationServer::~GenerationServer() {
 /// Until nothing is at work any more. What was still to be read is given up.
 void GenerationServer::wait() {
   http_.wait();
+  stop_reading_.request_stop();
   for (const auto& worker : {reader_.get(), looker_.get()}) {
     worker->stop();
     worker->join();
@@ -145,6 +147,7 @@ void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
   http_.post([&] {
     engine_ = &engine;
     model_ = model;
+    model_.stop = stop_reading_.get_token();
     on_ready();
   });
   wait();
@@ -155,6 +158,7 @@ void GenerationServer::end() {
   http_.post([this] {
     if (std::exchange(ending_, true)) return;
     if (engine_ != nullptr) engine_->close();
+    stop_reading_.request_stop();  // nothing that is still read would be taken
     http_.end_when_answered();
     http_.post_after(settings_.finish, [this] {
       if (engine_ != nullptr) engine_->cancel_all();
@@ -221,6 +225,8 @@ void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
     try {
       const auto asked = std::make_shared<AskedGeneration>(read(body));
       return http_.post([this, exchange, asked, arrived] { submit(exchange, std::move(*asked), arrived); });
+    } catch (const StoppedByRequest&) {
+      return http_.post([this, exchange] { exchange->answer(not_serving()); });
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,7 @@ class GenerationServer {
 
   std::vector<std::weak_ptr<Answering>> answering_;  // what is not answered yet, and some that is
 
+  std::stop_source stop_reading_;
   // A thread each: reading a long prompt takes time, and so does waiting for the engine to tell how it is.
   std::unique_ptr<boost::asio::thread_pool> reader_, looker_;
   HttpServer http_;  // the last: its thread uses all of the above

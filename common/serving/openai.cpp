@@ -108,7 +108,7 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   }
   std::vector<std::int32_t> ids;
   if (prompt->is_string()) {
-    ids = encode_prompt(prompt->get<std::string>(), "prompt", model);
+    ids = encode_prompt(fields, prompt->get<std::string>(), "prompt", model).ids;
   } else if (prompt->is_array()) {
     ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
   } else {

@@ -43,8 +43,12 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
                  .preempt_every = options.debug_preempt_every});
   if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
   EngineThread thread(engine, kMaxQueued);
-  const ServedModel model{name, &program.model->config(), tokenizer, cache.manager.get(),
-                          options.max_sequences};
+  const ServedModel model{name,
+                          &program.model->config(),
+                          tokenizer,
+                          cache.manager.get(),
+                          options.max_sequences,
+                          !options.no_special_tokens};
   server.serve(thread, model, [&] {
     fmt::print("listening on {}\n", server.address());
     std::fflush(stdout);
