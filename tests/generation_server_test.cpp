@@ -6,11 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <thread>
 
 #include "common/error.h"
 #include "common/model/utf8.h"
+#include "common/serving/openai.h"
+#include "common/serving/request_fields.h"
+#include "tests/files.h"
 #include "tests/http_client.h"
 #include "tests/serving.h"
 
@@ -85,6 +89,7 @@ struct Served {
   std::int64_t max_queued = 32;
   GenerationServerSettings server = {};
   bool has_tokenizer = true;
+  const Tokenizer* tokenizer = nullptr;  ///< instead of the model's own
   std::vector<std::int32_t> pinned = {};
 };
 
@@ -116,7 +121,8 @@ class AGenerationServer : public testing::Test {
   void load(const Served& served) {
     cache_ = std::make_unique<ServingCache>(served.kind, served.blocks, kBlockSize, model_->config(), *pool_);
     store_ = std::make_unique<GatedStore>(*cache_->store, gate_);
-    const Tokenizer* const tokenizer = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const own = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const tokenizer = served.tokenizer != nullptr ? served.tokenizer : own;
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
     if (!served.pinned.empty()) engine_->pin(served.pinned);
     pinned_ = cache_->manager->memory().used_bytes;
@@ -434,6 +440,7 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
         std::vector<std::string>(17, "x")}},
       {"ignore_eos", {0, "true"}},
       {"stream", {"false", 1}},
+      {"add_special_tokens", {"false", 0}},
       {"max_token", {5}},
       {"model", {"fairytale"}},
   };
@@ -757,6 +764,66 @@ TEST_F(AGenerationServer, AnswersWhoWaitedForTheWholeThatItsEngineHasFailed) {
   start();
   store_->fail_at(3);
   EXPECT_EQ(post({{"prompt", kPrompt}, {"max_tokens", 50}, {"n", 2}}).status, 503);
+}
+
+TEST_F(AGenerationServer, AddsSpecialTokensUnlessARequestSaysNot) {
+  const Tokenizer llama(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
+  start();
+  ServedModel model{"llama", &model_->config(), &llama, cache_->manager.get(), 8};
+  const auto ids = [&](Json request, bool openai) {
+    request["prompt"] = "<s>user";
+    return openai ? read_completion_request(request.dump(), model, "", 0).request.prompt_ids
+                  : read_generate_request(request.dump(), model).request.prompt_ids;
+  };
+  using Ids = std::vector<std::int32_t>;
+  const Ids with = {1, 1, 335, 559, 353}, without = {1, 335, 559, 353};
+  for (const bool openai : {false, true}) {
+    model.add_special_tokens = true;
+    EXPECT_EQ(ids(Json::object(), openai), with);
+    EXPECT_EQ(ids({{"add_special_tokens", nullptr}}, openai), with);
+    EXPECT_EQ(ids({{"add_special_tokens", false}}, openai), without);
+    model.add_special_tokens = false;  // as --no-special-tokens says
+    EXPECT_EQ(ids(Json::object(), openai), without);
+    EXPECT_EQ(ids({{"add_special_tokens", true}}, openai), with);
+    EXPECT_THROW(ids({{"add_special_tokens", 1}}, openai), RequestError);
+  }
+}
+
+/// A tokenizer of the letters a and b with a pattern that takes its whole budget to say no.
+struct SlowTokenizer {
+  explicit SlowTokenizer(const char* pattern) {
+    const Json file = {
+        {"model", {{"vocab", {{"a", 1}, {"b", 2}}}, {"merges", Json::array()}}},
+        {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}}};
+    std::ofstream(folder.path() / "tokenizer.json") << file;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(AGenerationServer, RefusesATextThatItsTokenizerTakesTooLongFor) {
+  const SlowTokenizer slow("(?:a|aa)+[bc]");
+  const Tokenizer tokenizer(slow.folder.path());
+  start({.tokenizer = &tokenizer});
+  const HttpResponse response = post({{"prompt", std::string(5000, 'a')}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(response.json()["error"]["field"], "prompt");
+  EXPECT_NE(response.body.find("steps for each byte of the text"), std::string::npos) << response.body;
+  const Json answer = post({{"prompt", "xa\xC3\xA9"}, {"max_tokens", 1}}).json();
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 1);
+  EXPECT_EQ(answer["usage"]["bytes_left_out"], 3);
+  EXPECT_FALSE(post({{"prompt", "a"}, {"max_tokens", 1}}).json()["usage"].contains("bytes_left_out"));
+}
+
+TEST_F(AGenerationServer, EndsWithoutWaitingForTheTextThatIsEncoded) {
+  const SlowTokenizer slow("(?:a|aa)+[bc]");
+  const Tokenizer tokenizer(slow.folder.path());
+  start({.tokenizer = &tokenizer});
+  // Its budget would last for seconds, and its end be a 400.
+  HttpClient client = connect();
+  client.send_request("POST", "/generate", Json{{"prompt", std::string(1'000'000, 'a')}}.dump());
+  EXPECT_EQ(get("/health").status, 200);
+  server_->end();
+  EXPECT_EQ(client.read_response().status, 503);
 }
 
 TEST_F(AGenerationServer, FinishesWhatRunsBeforeItEnds) {

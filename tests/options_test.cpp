@@ -61,6 +61,7 @@ TEST(Options, HaveTheDocumentedDefaults) {
   EXPECT_TRUE(options.prompts.empty());
   EXPECT_EQ(options.tokens, 64);
   EXPECT_FALSE(options.ignore_eos);
+  EXPECT_FALSE(options.no_special_tokens);
   EXPECT_EQ(options.sampling.temperature, 0);
   EXPECT_EQ(options.sampling.top_k, 0);
   EXPECT_EQ(options.sampling.top_p, 1);
@@ -120,6 +121,12 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
   EXPECT_EQ(prefix.system_prompt, "p");
   EXPECT_EQ(prefix.samples, 3);
   EXPECT_EQ(prefix.host_blocks, 4);
+}
+
+TEST(Options, LeaveSpecialTokensOutInEveryStepAndOfAServerToo) {
+  for (const Step step : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache})
+    EXPECT_TRUE(parse({"--no-special-tokens", "--prompt", "a"}, step).no_special_tokens);
+  EXPECT_TRUE(parse({"--no-special-tokens", "--serve"}, Step::prefix_cache).no_special_tokens);
 }
 
 TEST(Options, TakeEveryName) {
@@ -384,6 +391,8 @@ TEST(Options, RefuseContradictions) {
   EXPECT_EQ(refusal({"--demo", "--json"}), "--demo and --json exclude each other: both write on stdout");
   EXPECT_EQ(refusal({"--logits"}), "--logits needs --json");
   EXPECT_EQ(refusal({"--ids", "1", "--random-weights", "fairytale"}), "accepted");
+  EXPECT_EQ(refusal({"--no-special-tokens", "--random-weights", "fairytale"}),
+            "--no-special-tokens needs a tokenizer, which --random-weights does not have");
 }
 
 TEST(Options, ServeWhereTheyAreTold) {

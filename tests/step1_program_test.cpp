@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/checkpoint_builder.h"
 #include "tests/report_of.h"
@@ -70,6 +72,78 @@ TEST(Step1Program, SequencesKeepTheOrderOfTheLineAndTheIdsOfTheirSoloRuns) {
             report_of(with({"--prompt", "Once upon a time"}))["sequences"][0]["output_ids"]);
   EXPECT_EQ(both["sequences"][2]["output_ids"],
             report_of(with({"--ids", "1"}))["sequences"][0]["output_ids"]);
+}
+
+/// A copy of the reference checkpoint `name` with another tokenizer.json.
+void copy_with_tokenizer(const std::string& name, const std::filesystem::path& folder,
+                         const nlohmann::json& tokenizer) {
+  std::filesystem::copy(std::string(SOURCE_DIR) + "/tests/reference/" + name, folder,
+                        std::filesystem::copy_options::recursive);
+  std::ofstream(folder / "tokenizer.json") << tokenizer;
+}
+
+nlohmann::json tokenizer_of(const std::string& name) {
+  return nlohmann::json::parse(
+      std::ifstream(std::string(SOURCE_DIR) + "/tests/reference/" + name + "/tokenizer.json"));
+}
+
+TEST(Step1Program, ATextThatBringsItsOwnBosIsNotedAndTheTokenizerCanAddNone) {
+  const std::string model = std::string(SOURCE_DIR) + "/tests/reference/llama-gqa";
+  const std::vector<std::string> line{"--model", model, "--prompt", "<s>user", "--tokens", "1", "--json"};
+  const ProgramResult twice = run_step(kStep, line);
+  EXPECT_EQ(twice.exit_code, 0);
+  EXPECT_EQ(
+      twice.err,
+      "note: prompt 1 begins with <s> and the tokenizer adds another one; --no-special-tokens adds none\n");
+  EXPECT_EQ(nlohmann::json::parse(twice.out)["sequences"][0]["prompt_ids"],
+            (std::vector<int>{1, 1, 335, 559, 353}));
+  std::vector<std::string> without = line;
+  without.push_back("--no-special-tokens");
+  const ProgramResult once = run_step(kStep, without);
+  EXPECT_EQ(once.err, "");
+  EXPECT_EQ(nlohmann::json::parse(once.out)["sequences"][0]["prompt_ids"],
+            (std::vector<int>{1, 335, 559, 353}));
+}
+
+TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
+  const TemporaryFolder folder;
+  nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
+  nlohmann::json& vocab = tokenizer["model"]["vocab"];
+  vocab.erase("\u0104");  // the byte 04
+  vocab.erase("\u0143");  // AD
+  const std::filesystem::path model = folder.path() / "model";
+  copy_with_tokenizer("qwen3-tied", model, tokenizer);
+  const std::vector<std::string> arguments{"--model", model.string(), "--tokens", "1", "--json"};
+  const auto run_with = [&](const std::vector<std::string>& prompts) {
+    std::vector<std::string> all = arguments;
+    for (const std::string& prompt : prompts) all.insert(all.end(), {"--prompt", prompt});
+    return run_step(kStep, all);
+  };
+  const ProgramResult result =
+      run_with({"a\x04\x04"
+                "b",
+                "b"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "note: prompt 1: 2 bytes are left out; the vocabulary has no token for them\n");
+  EXPECT_EQ(nlohmann::json::parse(result.out)["sequences"][0]["prompt_ids"], (std::vector<int>{64, 65}));
+  // What is refused is told in one line alone.
+  const ProgramResult nothing =
+      run_with({"a\x04"
+                "b",
+                "\x04"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_EQ(std::count(nothing.err.begin(), nothing.err.end(), '\n'), 1) << nothing.err;
+  EXPECT_EQ(nothing.out, "");
+}
+
+TEST(Step1Program, ATokenizerThatTakesTooLongEndsWithOneLine) {
+  const TemporaryFolder folder;
+  nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
+  tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(?:a|aa)+[bc]"}};
+  const std::filesystem::path model = folder.path() / "model";
+  copy_with_tokenizer("qwen3-tied", model, tokenizer);
+  expect_refusal({"--model", model.string(), "--prompt", std::string(5000, 'a')}, 2,
+                 {"prompt 1", "(?:a|aa)+[bc]", "steps for each byte"});
 }
 
 TEST(Step1Program, ZeroTokensIsPrefillOnly) {

@@ -29,30 +29,30 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
-/// Says on stderr what of a text is not as its writer may think.
-void print_notes(const Encoding& encoding, const Tokenizer& tokenizer, const std::string& name) {
+/// What of a text is not as its writer may think.
+void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
   if (encoding.bytes_left_out > 0)
-    fmt::print(stderr, "note: {}: {} bytes are left out; the vocabulary has no token for them\n", name,
-               encoding.bytes_left_out);
+    program.notes.push_back(fmt::format("{}: {} bytes are left out; the vocabulary has no token for them",
+                                        name, encoding.bytes_left_out));
   if (encoding.doubled)
-    fmt::print(stderr,
-               "note: {} begins with {} and the tokenizer adds another one; --no-special-tokens adds none\n",
-               name, tokenizer.decode({&*encoding.doubled, 1}, /*skip_special=*/false));
+    program.notes.push_back(
+        fmt::format("{} begins with {} and the tokenizer adds another one; --no-special-tokens adds none",
+                    name, program.tokenizer->decode({&*encoding.doubled, 1}, /*skip_special=*/false)));
 }
 
 /// @throws InputError with `name` in front, for a text that cannot be encoded.
-std::vector<std::int32_t> encode(const Program& program, const std::string& text, const std::string& name) {
+std::vector<std::int32_t> encode(Program& program, const std::string& text, const std::string& name) {
   Encoding encoding;
   try {
     encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
   } catch (const InputError& error) {
     throw InputError(name + ": " + error.what());
   }
-  print_notes(encoding, *program.tokenizer, name);
+  add_notes(program, encoding, name);
   return encoding.ids;
 }
 
-std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program, const std::string& name) {
+std::vector<std::int32_t> prompt_ids(const Prompt& prompt, Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
   return encode(program, std::get<std::string>(prompt), name);
 }
@@ -180,6 +180,8 @@ Program load_program(Step step, Options options) {
     program.pinned_prefix = encode(program, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
+  // Only now: what is refused is told in one line alone.
+  for (const std::string& note : program.notes) fmt::print(stderr, "note: {}\n", note);
   program.memory = memory_for_kv(program);
   program.memory_to_serve = program.gpu ? program.memory : machine_memory().available / 2;
   return program;

@@ -39,6 +39,7 @@ struct Program {
   /// then these are what memory is made for, as many whole contexts as can run at a time.
   std::vector<Request> requests;
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
+  std::vector<std::string> notes = {};      ///< what of the texts is not as their writer may think
 };
 
 /// A step's memory of keys and values: its bookkeeping and its storage.
