@@ -124,7 +124,7 @@ TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
                 "b",
                 "b"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.err, "note: prompt 1: 2 bytes are left out; the vocabulary has no token for them\n");
+  EXPECT_EQ(result.err, "note: prompt 1: bytes left out, for which the vocabulary has no token: 2\n");
   EXPECT_EQ(nlohmann::json::parse(result.out)["sequences"][0]["prompt_ids"], (std::vector<int>{64, 65}));
   // What is refused is told in one line alone.
   const ProgramResult nothing =

@@ -915,6 +915,23 @@ TEST(Decoding, RunsTheStepsOfAnyDecoder) {
   EXPECT_EQ(decode({{"type", "ByteLevel"}}, {"Ġa", "日Ġ", "Ã", "©"}), " a日Ġé");
 }
 
+TEST(Decoding, RefusesToLengthenATextAgainAndAgain) {
+  const auto replace = [](const json& pattern, const std::string& content) {
+    return json{{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+  };
+  json file = plain_tokenizer();
+  file["decoder"] = {{"type", "Sequence"},
+                     {"decoders", std::vector<json>(9, replace({{"String", "a"}}, "aa"))}};
+  EXPECT_EQ(tokenizer_of(file).decode(Ids{0}), std::string(512, 'a'));
+  file["decoder"]["decoders"].push_back(replace({{"String", "ab"}}, "ba"));
+  EXPECT_EQ(refusal(file), "nothing");
+  file["decoder"]["decoders"].push_back(replace({{"String", "a"}}, "aa"));
+  const std::string message = ": decoder: its replacements can make a text more than 1000 times as long";
+  EXPECT_EQ(refusal(file), message);
+  file["decoder"] = replace({{"Regex", "x*"}}, std::string(1000, 'b'));
+  EXPECT_EQ(refusal(file), message);
+}
+
 TEST(StreamDecoder, NeverCutsACharacter) {
   const std::string text = "👩‍👩‍👧‍👦日";
   for (const char* name : {"llama-gqa", "qwen3-tied"}) {

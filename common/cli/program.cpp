@@ -32,8 +32,8 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
 /// What of a text is not as its writer may think.
 void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
   if (encoding.bytes_left_out > 0)
-    program.notes.push_back(fmt::format("{}: {} bytes are left out; the vocabulary has no token for them",
-                                        name, encoding.bytes_left_out));
+    program.notes.push_back(fmt::format("{}: bytes left out, for which the vocabulary has no token: {}", name,
+                                        encoding.bytes_left_out));
   if (encoding.doubled)
     program.notes.push_back(
         fmt::format("{} begins with {} and the tokenizer adds another one; --no-special-tokens adds none",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -38,6 +39,26 @@ std::optional<std::string> complete(std::string& token, const TextPiece& piece) 
   token += piece.text;
   if (!piece.ends_token) return std::nullopt;
   return std::exchange(token, {});
+}
+
+/// How many times as long a "Replace" can make a text, at most.
+std::size_t growth_of(const JsonNode& node) {
+  const std::size_t content = node.string_at("content").size();
+  const auto literal = node.at("pattern").find("String");
+  const std::size_t replaced = literal ? literal->string().size() : 0;
+  // What matches nothing puts the content before each character.
+  return replaced == 0 ? content + 1 : std::max<std::size_t>(1, (content + replaced - 1) / replaced);
+}
+
+/// Text that is generated cannot be refused, and so a decoder that lengthens it again and again is.
+void refuse_growth(const std::vector<JsonNode>& components, const JsonNode& decoder) {
+  constexpr std::size_t most = 1000;
+  std::size_t growth = 1;
+  for (const JsonNode& component : components) {
+    if (component.type() == "Replace") growth *= growth_of(component);
+    if (growth > most)
+      decoder.refuse(fmt::format("its replacements can make a text more than {} times as long", most));
+  }
 }
 
 }  // namespace
@@ -163,7 +184,9 @@ TokenDecoder::TokenDecoder(const std::optional<JsonNode>& node) {
     steps_.emplace_back(SpaceBetween{});
     return;
   }
-  for (const JsonNode& component : components(*node, "decoders")) steps_.push_back(make_step(component));
+  const std::vector<JsonNode> steps = components(*node, "decoders");
+  for (const JsonNode& step : steps) steps_.push_back(make_step(step));
+  refuse_growth(steps, *node);
 }
 
 TokenDecoder::Step TokenDecoder::make_step(const JsonNode& node) {
