@@ -487,6 +487,11 @@ TEST(Regex, GivesUpOnAPatternThatBacktracksAndNamesIt) {
     EXPECT_PRED_FORMAT2(IsSubstring, "steps for each byte of the text", message) << pattern;
   }
   json file = plain_tokenizer();
+  // An item that looks far and finds nothing.
+  file["pre_tokenizer"] = split_by("a{30000}b|a|c");
+  EXPECT_PRED_FORMAT2(IsSubstring, "steps for each byte",
+                      refusal_of_text(tokenizer_of(file), repeated(std::string(29'000, 'a') + "c", 300'000)));
+  file = plain_tokenizer();
   file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a*b|x"}}}, {"content", "c"}};
   EXPECT_PRED_FORMAT2(IsSubstring, "a*b|x", refusal_of_text(tokenizer_of(file), repeated("a", 300'000)));
 }
@@ -534,6 +539,9 @@ TEST(Regex, FindsTheSameWordsNextToOthersAsAlone) {
     for (const std::string& word : expected) text += word;
     EXPECT_EQ(words(pattern, text), expected) << begin;
   }
+  // What looks ahead does so beyond the end of a stretch.
+  const std::string far = std::string(200, 'a') + "b";
+  EXPECT_EQ(words(split_by("x(?=a+b)|a+b|xa"), "x" + far), (Words{"x", far}));
   EXPECT_EQ(words(split_by("a+$|b+"), std::string(500, 'a') + "b"), (Words{std::string(500, 'a'), "b"}));
   EXPECT_EQ(words(split_by("a|$"), std::string(127, 'b') + "c" + std::string(127, 'b')),
             (Words{std::string(127, 'b') + "c" + std::string(127, 'b')}));

@@ -287,8 +287,7 @@ bool Regex::find(std::string_view text, std::size_t offset, pcre2_match_data* da
   const int result = match(code_.get(), text.substr(0, end), offset, is_whole ? 0 : PCRE2_PARTIAL_HARD, data,
                            few_steps_.get());
   if (is_whole && result == PCRE2_ERROR_NOMATCH) return false;
-  // At the end of the stretch nothing tells an empty match from one that is only possible there.
-  if (result > 0 && (is_whole || pcre2_get_ovector_pointer(data)[1] < end)) return true;
+  if (result > 0) return true;
   return find_counted(text, offset, data, budget);
 }
 
