@@ -135,6 +135,35 @@ class StepsScript(unittest.TestCase):
         self.program("numbers", SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("numbers")
 
+    # ---- fuzzers ----
+
+    def fuzzer(self, name, body):
+        path = self.folder / "build-fuzz/bin" / f"fuzz_{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def test_fuzz_tells_the_runs_of_each_target_and_shares_the_time(self):
+        for name in ("config", "text"):
+            self.fuzzer(name, 'echo "stat::number_of_executed_units: 12"; printf "%s\\n" "$@" >"$ROOT/$(basename "$0")"')
+        self.assertEqual(self.steps("fuzz", "2"), (0, "config: 12 runs, no finding\ntext: 12 runs, no finding\n", []))
+        self.assertIn("-max_total_time=60", (self.folder / "fuzz_text").read_text().splitlines())
+
+    def test_fuzz_tells_how_a_finding_is_replayed_and_goes_on(self):
+        self.fuzzer("config", 'echo "artifact; Test unit written to /found/crash-1"; exit 77')
+        self.fuzzer("text", 'echo "stat::number_of_executed_units: 12"')
+        code, out, errors = self.steps("fuzz", "1")
+        program = self.folder / "build-fuzz/bin/fuzz_config"
+        self.assertEqual((code, errors), (1, []))
+        self.assertEqual(out.splitlines()[1:], ["  input: /found/crash-1", f"  replay: {program} /found/crash-1",
+                                               "text: 12 runs, no finding"])
+
+    def test_fuzz_refuses_what_is_no_number_of_minutes_before_it_builds(self):
+        for words in (["0"], ["ten"], ["-1"], ["1", "2"]):
+            code, out, errors = self.steps("fuzz", *words)
+            self.assertEqual((code, out, len(errors)), (2, "", 1))
+            self.assertIn(f"got '{' '.join(words)}'", errors[0])
+
     # ---- options ----
 
     def options_of_the_benches(self, *arguments):
