@@ -1,4 +1,5 @@
 // Feeds: config.json and, behind a zero byte if there is one, generation_config.json.
+//
 // Holds: InputError, or sizes that the transformer can work with.
 #include "common/error.h"
 #include "common/model/config.h"

@@ -1,6 +1,9 @@
 // Feeds: what a client sends on one connection, as a whole and then in segments; the first byte gives their
-// length. Holds: the connection ends with its client, every answer begins as HTTP does, and how the bytes are
-// cut changes neither the requests that are understood nor the number of those that are refused.
+// length.
+//
+// Holds: the connection ends with its client, every answer begins as HTTP does, and how the bytes are cut
+// does not change the requests that are understood. (Whether a header that never ends is refused for a wrong
+// line or awaited may depend on it: Boost.Beast looks for the end in strides.)
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -66,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   whole.serve(bytes, 4096);
   cut.serve(bytes, length);
   hold(whole.requests == cut.requests, "segments change no request");
-  hold(whole.responses == cut.responses, "segments change no refusal");
+  for (const OneClient* client : {&whole, &cut})
+    hold(client->responses <= static_cast<int>(client->requests.size()) + 1, "a connection is refused once");
   return 0;
 }

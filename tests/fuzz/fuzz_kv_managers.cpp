@@ -1,4 +1,5 @@
 // Feeds: operations on the bookkeeping of steps 3 and 4, a few bytes each, within what its callers may do.
+//
 // Holds: the invariants after every operation, and that what fitted before an abort fits after it.
 #include <map>
 #include <vector>

@@ -1,4 +1,5 @@
 // Feeds: the step, then the words of a command line with zero bytes between them.
+//
 // Holds: InputError of one line, or options within their limits.
 #include <string>
 #include <vector>

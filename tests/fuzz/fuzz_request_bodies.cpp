@@ -1,4 +1,5 @@
 // Feeds: the body of POST /generate and of POST /v1/completions.
+//
 // Holds: RequestError with status 400 or 422, or a request of the model's own ids that fits its cache.
 #include "common/model/config.h"
 #include "common/model/tokenizer.h"

@@ -1,6 +1,7 @@
 // Feeds: a safetensors file. An even first byte: what follows is the header, right in its length, before 64
-// bytes of data; an odd one: what follows is the file as a whole. Holds: InputError, or tensors that can be
-// read to their last byte.
+// bytes of data; an odd one: what follows is the file as a whole.
+//
+// Holds: InputError, or tensors that can be read to their last byte.
 #include "common/error.h"
 #include "common/model/safetensors.h"
 #include "tests/checkpoint_builder.h"

@@ -1,5 +1,7 @@
 // Feeds: model.safetensors.index.json, in a folder with two shards, one.safetensors and two.safetensors,
-// which hold a tensor each, "one" and "two". Holds: InputError, or a checkpoint of these two tensors.
+// which hold a tensor each, "one" and "two".
+//
+// Holds: InputError, or a checkpoint of these two tensors.
 #include "common/error.h"
 #include "common/model/checkpoint.h"
 #include "tests/checkpoint_builder.h"

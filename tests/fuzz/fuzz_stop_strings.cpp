@@ -1,4 +1,5 @@
 // Feeds: the length of the pieces, a line of stop strings with commas between them, and a text.
+//
 // Holds: in pieces, the text ends where a search of the whole text says that it does.
 #include <string>
 #include <vector>

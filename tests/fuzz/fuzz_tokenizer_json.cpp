@@ -1,4 +1,5 @@
 // Feeds: tokenizer.json and, behind a zero byte, a text.
+//
 // Holds: InputError, or a tokenizer whose ids are below its size and whose text comes out the same whole and
 // token by token.
 #include "common/error.h"
