@@ -10,6 +10,7 @@
 namespace kvcache {
 
 std::optional<PassPlan> NoCacheManager::plan(std::span<const Work> work) {
+  check_work(work, [](std::int32_t) { return 0; });
   PassPlan plan;
   for (const Work& wanted : work) plan.add(wanted.sequence, wanted.token_ids, /*first=*/0);
   plan.slots.resize(plan.token_ids.size());

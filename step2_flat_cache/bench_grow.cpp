@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>

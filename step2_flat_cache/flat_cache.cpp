@@ -12,6 +12,8 @@
 namespace kvcache {
 
 std::optional<PassPlan> FlatCacheManager::plan(std::span<const Work> work) {
+  if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
+  check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   PassPlan plan;
   for (const Work& wanted : work) {
     Reservation* reservation = find(wanted.sequence);
@@ -28,6 +30,7 @@ std::optional<PassPlan> FlatCacheManager::plan(std::span<const Work> work) {
       plan.slots.push_back(first_slot + plan.positions[row]);
     }
   }
+  planned_ = true;
   return plan;
 }
 
@@ -35,6 +38,7 @@ void FlatCacheManager::commit(const PassPlan& plan) {
   // Once per pass, not once per layer: every layer of a pass writes the same positions.
   for (std::size_t s = 0; s < plan.sequences.size(); ++s)
     find(plan.sequences[s])->length = plan.context_len[s];
+  planned_ = false;
 }
 
 void FlatCacheManager::abort(const PassPlan& plan) {
@@ -42,6 +46,7 @@ void FlatCacheManager::abort(const PassPlan& plan) {
     Reservation* reservation = find(sequence);
     if (reservation->length == 0) reservation->sequence = kNobody;
   }
+  planned_ = false;
 }
 
 void FlatCacheManager::free(std::int32_t sequence) {

@@ -55,6 +55,7 @@ class FlatCacheManager final : public KvManager {
 
   FlatCacheShape shape_;
   std::vector<Reservation> reservations_;  // [sequences]
+  bool planned_ = false;                   // neither committed nor aborted yet
 };
 
 /// The flat buffer itself.

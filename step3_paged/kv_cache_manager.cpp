@@ -19,6 +19,8 @@ KVCacheManager::Demand KVCacheManager::demand(std::span<const Work> work) const 
 }
 
 std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
+  if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
+  check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   // Count before taking anything: a refusal then has nothing to undo.
   const Demand needed = demand(work);
   const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
@@ -38,12 +40,14 @@ std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
     rows.push_back(&table.blocks);
   }
   plan.set_block_table(rows);
+  planned_ = true;
   return plan;
 }
 
 void KVCacheManager::commit(const PassPlan& plan) {
   for (std::size_t s = 0; s < plan.sequences.size(); ++s)
     tables_.at(plan.sequences[s]).length = plan.context_len[s];
+  planned_ = false;
 }
 
 void KVCacheManager::abort(const PassPlan& plan) {
@@ -56,6 +60,7 @@ void KVCacheManager::abort(const PassPlan& plan) {
     }
     if (table.length == 0) tables_.erase(*sequence);
   }
+  planned_ = false;
 }
 
 void KVCacheManager::free(std::int32_t sequence) {

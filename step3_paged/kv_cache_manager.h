@@ -63,6 +63,7 @@ class KVCacheManager final : public KvManager {
   BlockPool pool_;
   std::int64_t watermark_;
   std::unordered_map<std::int32_t, BlockTable> tables_;
+  bool planned_ = false;  // neither committed nor aborted yet
 };
 
 }  // namespace kvcache

@@ -1,9 +1,12 @@
 /// @file
 /// What continuous batching is worth: the same requests one at a time and many at once, in the memory of each
-/// step that serves; and what the prefix cache costs where it finds nothing. `./steps serve-bench` runs it.
+/// step that serves; what the prefix cache costs where it finds nothing; and how many rows a pass should
+/// have.
+/// `./steps serve-bench` runs it.
 #include <algorithm>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +33,10 @@ constexpr std::int64_t kMemory = 8;     // sequences of that length
 constexpr int kRounds = 3;              // one at a time, then many at once
 constexpr int kLeastTurns = 9;          // of the same passes with and without the prefix cache,
 constexpr double kLeastSeconds = 8;     // and how long they go on
+constexpr std::int64_t kStreams = 8, kStreamPrompt = 16;     // that decode beside a long prompt
+constexpr std::int64_t kLongPrompt = 1000;                   // tokens
+constexpr std::int64_t kRowsOfAPass[] = {256, 128, 64, 32};  // of the streams and the prompt, at most
+constexpr int kPromptRounds = 9;                             // each of them in turn
 
 /// Requests of random lengths, the same every time.
 /// @param shared  tokens that all of them begin with
@@ -70,9 +77,14 @@ Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<G
   Outcome outcome;
   const Engine::Clock::time_point begin = Engine::Clock::now();
   GenerationId id = 0;
-  for (const GenerationRequest& request : requests) engine.add(id++, request, [](const GenerationEvent&) {});
+  std::string error;
+  const auto hear = [&error](const GenerationEvent& event) {
+    if (!event.error.empty()) error = event.error;
+  };
+  for (const GenerationRequest& request : requests) engine.add(id++, request, hear);
   while (engine.run_pass())
     outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+  if (!error.empty()) throw RunError(error);
   outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
   const EngineTotals& totals = engine.totals();
   const auto passes = static_cast<double>(totals.passes);
@@ -178,6 +190,72 @@ void measure_prefix_cache(Program& program) {
       median(ratios), ratios.size(), quartile_distance_percent(ratios), host_share(on), host_share(off));
 }
 
+/// What eight streams, and a long prompt that comes beside them, have to wait.
+struct Waits {
+  std::vector<double> pauses;        // ms between two tokens of each stream, while the prompt is computed
+  std::vector<double> first_tokens;  // ms from the prompt's arrival, each of another round
+
+  double most_pauses() const {
+    std::vector<double> sorted = pauses;
+    std::ranges::sort(sorted);
+    return sorted[(sorted.size() - 1) * 99 / 100];
+  }
+};
+
+GenerationRequest request_of(std::int64_t length, const ModelConfig& config) {
+  GenerationRequest request;
+  for (std::int64_t n = 0; n < length; ++n)
+    request.prompt_ids.push_back(static_cast<std::int32_t>((length + n * 7919) % config.vocab_size));
+  request.max_tokens = kLongest;
+  request.ignore_eos = true;
+  return request;
+}
+
+/// @param rows  of a pass at most
+void measure_waits(Program& program, std::int64_t rows, Waits& waits) {
+  const ModelConfig& config = program.model->config();
+  const Cache cache = make_paged_cache(program);
+  Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
+                {.max_batch_tokens = rows, .max_sequences = kStreams + 1});
+  GenerationId id = 0;
+  for (; id < kStreams; ++id)
+    engine.add(id, request_of(kStreamPrompt, config), [](const GenerationEvent&) {});
+  for (int pass = 0; pass < 2 * kStreams; ++pass) engine.run_pass();  // all of them decode by then
+  bool has_come = false;
+  const Engine::Clock::time_point begin = Engine::Clock::now();
+  engine.add(id, request_of(std::min(kLongPrompt, config.max_position_embeddings - 1), config),
+             [&](const GenerationEvent&) { has_come = true; });
+  const auto ms_since = [](Engine::Clock::time_point time) {
+    return std::chrono::duration<double, std::milli>(Engine::Clock::now() - time).count();
+  };
+  while (!has_come) {
+    const Engine::Clock::time_point pass = Engine::Clock::now();
+    engine.run_pass();  // a token for each stream
+    waits.pauses.push_back(ms_since(pass));
+  }
+  waits.first_tokens.push_back(ms_since(begin));
+}
+
+/// Fewer rows of a pass: streams wait less for others' prompts. More: prompts are done sooner.
+void compare_rows(Program& program) {
+  std::vector<Waits> waits(std::size(kRowsOfAPass));
+  for (int round = 0; round < kPromptRounds; ++round) {
+    for (std::size_t n = 0; n < waits.size(); ++n) measure_waits(program, kRowsOfAPass[n], waits[n]);
+  }
+  fmt::print(
+      "\n{} streams and a prompt of {} tokens that comes beside them, by --max-batch-tokens; {} rounds\n"
+      "{:20} {:>24} {:>7} {:>32} {:>7}\n",
+      kStreams, kLongPrompt, kPromptRounds, "", "99% of the pauses up to", "ratio",
+      "the prompt's first token after", "ratio");
+  const double pause = waits[0].most_pauses(), first_token = median(waits[0].first_tokens);
+  for (std::size_t n = 0; n < waits.size(); ++n) {
+    const double pauses = waits[n].most_pauses(), first_tokens = median(waits[n].first_tokens);
+    fmt::print("{:<20} {:>21.2f} ms {:>7.2f} {:>29.1f} ms {:>7.2f}\n",
+               fmt::format("{} rows", kRowsOfAPass[n]), pauses, pauses / pause, first_tokens,
+               first_tokens / first_token);
+  }
+}
+
 /// Where it runs and on what; all else the benchmark sets itself.
 constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--device",   "--dtype",
                                          "--threads", "--block-size",     "--attention"};
@@ -200,7 +278,8 @@ void print_help() {
       "3 and 4, all\n"
       "of the same size; then, pass by pass in turn, requests without anything in common with the prefix "
       "cache and\n"
-      "without. The model is --random-weights fairytale unless another is named.\n\n"
+      "without; then eight streams and a long prompt beside them, with passes of 256 to 32 rows. The model "
+      "is --random-weights fairytale unless another is named.\n\n"
       "Options, which step4_prefix_cache --help explains:\n  {}\n",
       fmt::join(kOptions, " "));
 }
@@ -224,6 +303,7 @@ int bench_serving(std::span<char* const> line) {
   compare_batching(program, 0);
   compare_batching(program, kSharedTokens);
   measure_prefix_cache(program);
+  compare_rows(program);
   return 0;
 }
 

@@ -27,9 +27,7 @@ PrefixCachingManager::PrefixCachingManager(const PagedShape& shape, SharingSetti
       references_(static_cast<std::size_t>(shape.blocks), 0),
       queue_(shape.blocks),
       index_(shape.blocks, shape.block_size),
-      host_(settings_.host_blocks, shape.block_size) {
-  if (!settings_.salt.empty()) root_hash_ = salt_hash(settings_.salt);
-}
+      host_(settings_.host_blocks, shape.block_size) {}
 
 // Finding
 
@@ -45,23 +43,50 @@ std::span<const std::int32_t> PrefixCachingManager::tokens_of_block(std::span<co
                            static_cast<std::size_t>(shape_.block_size));
 }
 
-PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std::int32_t> token_ids) const {
+/// Nothing for a salt under which no block can be found. The hash of a salt only says where to look, as every
+/// hash here; what is compared is its identity, and the salts of two identities differ.
+std::optional<PrefixCachingManager::ChainRoot> PrefixCachingManager::root_of(std::string_view salt) const {
+  if (salt.empty()) return ChainRoot{};
+  const auto known = salts_.find(salt);
+  return known == salts_.end() ? std::nullopt : std::optional(known->second);
+}
+
+/// For a first block that is about to become findable.
+PrefixCachingManager::ChainRoot PrefixCachingManager::remembered_root(const std::string& salt) {
+  if (const std::optional<ChainRoot> known = root_of(salt)) return *known;
+  // Clients choose their salts, so there may be any number of them.
+  if (std::ssize(salts_) >= 2 * (shape_.blocks + settings_.host_blocks)) forget_unused_salts();
+  return salts_[salt] = {salt_hash(salt), ++identities_};
+}
+
+/// At least half of them, since each of the others has a first block in the pool or in the host tier.
+void PrefixCachingManager::forget_unused_salts() {
+  std::unordered_set<std::uint64_t> parents;
+  for (std::int32_t block = 0; block < shape_.blocks; ++block) parents.insert(index_.content(block).parent);
+  for (std::int32_t slot = 0; slot < settings_.host_blocks; ++slot)
+    parents.insert(host_.content(slot).parent);
+  std::erase_if(salts_, [&](const auto& salt) { return !parents.contains(salt.second.identity); });
+}
+
+PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std::int32_t> token_ids,
+                                                             std::string_view salt) const {
   Hits hits;
-  if (!settings_.prefix_cache) return hits;
+  const std::optional<ChainRoot> root = root_of(salt);
+  if (!settings_.prefix_cache || !root) return hits;
   // The last token is always computed: its K and V may be known, but the logits after it are not.
   const std::int64_t blocks = (static_cast<std::int64_t>(token_ids.size()) - 1) / shape_.block_size;
   std::vector<std::uint64_t> hashes;  // of the blocks looked up, and of some ahead
-  std::uint64_t parent = 0;
+  std::uint64_t parent = root->identity;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const std::span<const std::int32_t> tokens = tokens_of_block(token_ids, block);
     while (std::ssize(hashes) < std::min(block + kHashesAhead, blocks)) {
-      hashes.push_back(hash_of(hashes.empty() ? root_hash_ : hashes.back(),
+      hashes.push_back(hash_of(hashes.empty() ? root->hash : hashes.back(),
                                tokens_of_block(token_ids, std::ssize(hashes))));
       index_.prefetch(hashes.back());
     }
     const std::uint64_t hash = hashes[static_cast<std::size_t>(block)];
     if (const auto found = index_.find(hash, parent, tokens); found && hits.host_slots.empty()) {
-      hits.blocks.push_back(pinned_twin(*found, block).value_or(*found));
+      hits.blocks.push_back(twin_to_share(*found, block));
       parent = index_.content(*found).identity;
     } else if (const auto slot = host_.find(hash, parent, tokens)) {
       hits.host_slots.push_back(*slot);
@@ -74,25 +99,31 @@ PrefixCachingManager::Hits PrefixCachingManager::find_cached(std::span<const std
   return hits;
 }
 
-/// The pinned prefix's own block that holds what `found`, block `n` of a sequence, holds. It is in use, so it
-/// costs nothing to share it, where a copy that nobody uses would be taken from the free blocks.
-std::optional<std::int32_t> PrefixCachingManager::pinned_twin(std::int32_t found, std::int64_t n) const {
-  if (!pinned_) return std::nullopt;
-  const std::vector<std::int32_t>& pinned = sequences_.at(*pinned_).blocks;
-  if (n >= std::ssize(pinned)) return std::nullopt;
-  const std::int32_t block = pinned[static_cast<std::size_t>(n)];
-  const bool holds_the_same = index_.content(block).identity == index_.content(found).identity;
-  return holds_the_same ? std::optional(block) : std::nullopt;
+/// Of the blocks that hold what `found`, block `n` of a sequence, holds: the pinned prefix's own, which
+/// stays; else one that is in use, since a copy that nobody uses would be taken from the free blocks.
+std::int32_t PrefixCachingManager::twin_to_share(std::int32_t found, std::int64_t n) const {
+  if (pinned_) {
+    const std::vector<std::int32_t>& pinned = sequences_.at(*pinned_).blocks;
+    const auto at = static_cast<std::size_t>(n);
+    if (at < pinned.size() && index_.content(pinned[at]).identity == index_.content(found).identity)
+      return pinned[at];
+  }
+  for (std::optional<std::int32_t> twin = found; twin; twin = index_.next_twin(*twin)) {
+    if (reference_count(*twin) > 0) return *twin;
+  }
+  return found;
 }
 
-PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std::int32_t> token_ids) const {
-  Hits hits = find_cached(token_ids);
+PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std::int32_t> token_ids,
+                                                             std::string_view salt) const {
+  Hits hits = find_cached(token_ids, salt);
   if (!pinned_) return hits;
   const Sequence& prefix = sequences_.at(*pinned_);
+  if (prefix.salt != salt) return hits;
   const auto length = static_cast<std::int64_t>(token_ids.size());
   const std::int64_t shared = std::min(prefix.length, length - 1);
   if (length >= prefix.length && shared > hits.tokens &&
-      std::equal(prefix.token_ids.begin(), prefix.token_ids.end(), token_ids.begin())) {
+      std::equal(token_ids.begin(), token_ids.begin() + prefix.length, prefix.token_ids.begin())) {
     hits.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + shape_.blocks_for(shared));
     hits.host_slots.clear();
     hits.tokens = shared;
@@ -103,12 +134,18 @@ PrefixCachingManager::Hits PrefixCachingManager::find_prefix(std::span<const std
 // One pass
 
 std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
+  if (!pending_.changes.empty()) throw std::logic_error("the plan before is neither committed nor aborted");
+  check_work(work, [this](std::int32_t id) {
+    const auto sequence = sequences_.find(id);
+    return sequence == sequences_.end() ? 0 : sequence->second.length;
+  });
+
   // Look: nothing changes.
   std::vector<Hits> hits(work.size());
   bool admits = false;
   for (std::size_t n = 0; n < work.size(); ++n) {
     if (sequences_.contains(work[n].sequence)) continue;
-    hits[n] = find_prefix(work[n].token_ids);
+    hits[n] = find_prefix(work[n].token_ids, salt_or_default(work[n].salt));
     admits = true;
   }
   // Take the hits: what has a reference is not in the queue, so no allocation below can evict it.
@@ -129,7 +166,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   pending_.counters = counters_;
   for (const Work& wanted : work) {
     const bool is_new = !sequences_.contains(wanted.sequence);
-    const Sequence& sequence = sequences_[wanted.sequence];
+    Sequence& sequence = sequences_[wanted.sequence];
+    if (is_new) sequence.salt = salt_or_default(wanted.salt);
     pending_.changes.push_back(
         {is_new, sequence.blocks.size(), sequence.blocks.empty() ? -1 : sequence.blocks.back()});
   }
@@ -165,14 +203,12 @@ std::int64_t PrefixCachingManager::demand(std::span<const Work> work, std::span<
     const auto known = sequences_.find(work[n].sequence);
     const bool is_new = known == sequences_.end();
     const std::vector<std::int32_t>& held = is_new ? hits[n].blocks : known->second.blocks;
-    blocks += shape_.blocks_for(std::ssize(work[n].token_ids)) - std::ssize(held);
-    if (is_new) {
-      if (hits[n].tokens % shape_.block_size != 0)
-        ++blocks;  // the tail of the pinned prefix, which keeps its own
-    } else if (std::min(known->second.length, std::ssize(work[n].token_ids) - 1) / shape_.block_size <
-               std::ssize(held)) {
-      ++writers[held.back()];
-    }
+    const std::int64_t stored = is_new ? hits[n].tokens : known->second.length;
+    const std::int64_t length = std::ssize(work[n].token_ids);
+    blocks += shape_.blocks_for(length) - std::ssize(held);
+    // A new sequence writes to what it has found only in the tail of the pinned prefix.
+    const bool is_in_held = std::min(stored, length - 1) / shape_.block_size < std::ssize(held);
+    if (is_in_held) ++writers[held.back()];
   }
   // Of those who share a block all but the last holder copy it before they write.
   for (const auto& [block, count] : writers) blocks += std::min(count, reference_count(block) - 1);
@@ -269,12 +305,15 @@ void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
     if (index_.contains(block)) continue;  // its last token was computed once more
-    const BlockContent* parent =
-        n == 0 ? nullptr : &index_.content(sequence.blocks[static_cast<std::size_t>(n - 1)]);
+    ChainRoot parent;
+    if (n == 0) {
+      parent = remembered_root(sequence.salt);
+    } else {
+      const BlockContent& before = index_.content(sequence.blocks[static_cast<std::size_t>(n - 1)]);
+      parent = {before.hash, before.identity};
+    }
     const std::span<const std::int32_t> tokens = tokens_of_block(sequence.token_ids, n);
-    BlockContent content;
-    content.hash = hash_of(parent == nullptr ? root_hash_ : parent->hash, tokens);
-    content.parent = parent == nullptr ? 0 : parent->identity;
+    BlockContent content{.hash = hash_of(parent.hash, tokens), .identity = 0, .parent = parent.identity};
     // A second block with the same content has the same identity: what follows the one follows the other.
     if (const auto twin = index_.find(content.hash, content.parent, tokens)) {
       content.identity = index_.content(*twin).identity;
@@ -324,16 +363,54 @@ void PrefixCachingManager::free(std::int32_t id) {
   if (pinned_ == id) {
     pinned_.reset();
     pinned_token_ids_.clear();
+    pinned_salt_.clear();
   }
 }
 
 void PrefixCachingManager::release(std::int32_t block) {
   if (--references_[static_cast<std::size_t>(block)] > 0) return;
+  if (condemned_.erase(block) > 0) index_.erase(block);
   if (index_.contains(block)) {
     queue_.push_back(block);
   } else {
     queue_.push_front(block);
   }
+}
+
+void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
+  free(work.sequence);
+  const std::optional<ChainRoot> root = root_of(salt_or_default(work.salt));
+  if (!settings_.prefix_cache || !root) return;
+  std::optional<std::uint64_t> hash = root->hash;
+  std::uint64_t parent = root->identity;
+  for (std::int64_t n = 0; n < std::ssize(work.token_ids) / shape_.block_size; ++n) {
+    const std::span<const std::int32_t> tokens = tokens_of_block(work.token_ids, n);
+    hash = hash_of(hash, tokens);
+    std::vector<std::int32_t> blocks;
+    for (auto block = index_.find(*hash, parent, tokens); block; block = index_.next_twin(*block))
+      blocks.push_back(*block);
+    std::ranges::sort(blocks);
+    const std::optional<std::int32_t> slot = host_.find(*hash, parent, tokens);
+    if (blocks.empty() && !slot) return;  // then nothing is found after it
+    parent = blocks.empty() ? host_.content(*slot).identity : index_.content(blocks.front()).identity;
+    if (n < cached_tokens / shape_.block_size) continue;
+    for (const std::int32_t block : blocks) forget(block);
+    if (!slot) continue;
+    host_.set_aside(*slot);
+    host_.remove(*slot);
+    host_.settle();
+  }
+}
+
+/// Makes a findable block unfindable: now, or when the last sequence that uses it has let go of it.
+void PrefixCachingManager::forget(std::int32_t block) {
+  if (reference_count(block) > 0) {
+    condemned_.insert(block);
+    return;
+  }
+  index_.erase(block);
+  queue_.remove(block);
+  queue_.push_front(block);  // as one enters that holds nothing
 }
 
 void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
@@ -349,6 +426,7 @@ void PrefixCachingManager::pin(std::int32_t sequence) {
   if (pinned_ && *pinned_ != sequence) free(*pinned_);
   pinned_ = sequence;
   pinned_token_ids_ = sequences_.at(sequence).token_ids;
+  pinned_salt_ = sequences_.at(sequence).salt;
 }
 
 std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids, std::span<const std::int32_t> prefix,
@@ -358,10 +436,13 @@ std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids, std::sp
   return std::max<std::int64_t>(0, std::min(common, std::ssize(token_ids) - 1)) / block_size;
 }
 
-std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids) const {
+std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids,
+                                                std::string_view salt) const {
   const std::int64_t pinned = shape_.blocks_for(std::ssize(pinned_token_ids_));
   const std::int64_t shared =
-      shared_with_prefix(token_ids, pinned_token_ids_, shape_.block_size, settings_.prefix_cache);
+      salt_or_default(salt) == pinned_salt_
+          ? shared_with_prefix(token_ids, pinned_token_ids_, shape_.block_size, settings_.prefix_cache)
+          : 0;
   return (shape_.blocks - pinned + shared) * shape_.block_size;
 }
 
@@ -403,8 +484,11 @@ BlocksReport PrefixCachingManager::blocks() const {
 }
 
 CacheState PrefixCachingManager::state() const {
-  const auto as_seen = [](const BlockContent& content) {
-    return CacheState::Content{content.hash, content.identity, content.parent};
+  std::unordered_set<std::uint64_t> roots{0};  // what a first block names as its parent
+  for (const auto& [salt, root] : salts_) roots.insert(root.identity);
+  const auto as_seen = [&roots](const BlockContent& content) {
+    return CacheState::Content{content.hash, content.identity,
+                               roots.contains(content.parent) ? 0 : content.parent};
   };
   CacheState state;
   state.block_size = shape_.block_size;
@@ -429,7 +513,12 @@ void PrefixCachingManager::check_invariants() const {
            "a sequence knows other tokens than it stores");
     expect(static_cast<std::int64_t>(sequence.blocks.size()) == shape_.blocks_for(sequence.length),
            "a sequence holds more or fewer blocks than its tokens need");
-    BlockContent parent;  // a first block follows nobody
+    ChainRoot parent;
+    if (sequence.length >= shape_.block_size && settings_.prefix_cache) {
+      const std::optional<ChainRoot> root = root_of(sequence.salt);
+      expect(root.has_value(), "the salt of a findable block is forgotten");
+      parent = *root;
+    }
     for (std::int64_t n = 0; n < shape_.blocks_for(sequence.length); ++n) {
       const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
       ++counted[static_cast<std::size_t>(block)];
@@ -441,9 +530,9 @@ void PrefixCachingManager::check_invariants() const {
       expect(std::ranges::equal(index_.token_ids(block), tokens_of_block(sequence.token_ids, n)),
              "a block is found by other tokens than it holds");
       expect(content.parent == parent.identity, "a block is found after another one than it follows");
-      expect(content.hash == hash_of(n == 0 ? root_hash_ : parent.hash, index_.token_ids(block)),
+      expect(content.hash == hash_of(parent.hash, index_.token_ids(block)),
              "a block has the hash of something else");
-      parent = content;
+      parent = {content.hash, content.identity};
     }
   }
   expect(!pinned_ || sequences_.contains(*pinned_), "the pinned prefix is gone");
@@ -460,6 +549,8 @@ void PrefixCachingManager::check_invariants() const {
            "a reference is not counted, or counted and not there");
     expect((reference_count(block) == 0) == in_queue[static_cast<std::size_t>(block)],
            "a block is free and in use, or neither");
+    expect(!condemned_.contains(block) || (reference_count(block) > 0 && index_.contains(block)),
+           "a block is to be forgotten later that nobody uses or finds");
     findable += index_.contains(block) ? 1 : 0;
   }
   expect(findable == index_.size(), "the index has an entry for a block that it does not know");

@@ -4,8 +4,11 @@
 /// step4_prefix_cache/README.md.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -19,7 +22,7 @@ namespace kvcache {
 /// What can be switched.
 struct SharingSettings {
   bool prefix_cache = true;      ///< off: blocks are shared by fork and pinned prefix alone
-  std::string salt = {};         ///< sequences share with those of equal salt; empty: none
+  std::string salt = {};         ///< of sequences that bring none of their own; empty: none
   std::int64_t host_blocks = 0;  ///< slots of the host tier
   int hash_bits = 64;            ///< for tests: fewer bits make collisions, which must change nothing
 };
@@ -40,6 +43,8 @@ class PrefixCachingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
+  /// A block that it computed and that others use can be found as long as they use it.
+  void discard(const Work& work, std::int64_t cached_tokens) override;
   /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
@@ -50,7 +55,7 @@ class PrefixCachingManager final : public KvManager {
   void pin(std::int32_t sequence) override;
 
   std::int64_t capacity() const override { return shape_.blocks * shape_.block_size; }
-  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override;
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override;
   KvMemoryReport memory() const override;
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override;
   std::int64_t cached_tokens(std::int32_t sequence) const override;
@@ -58,9 +63,11 @@ class PrefixCachingManager final : public KvManager {
   CountersReport counters() const override { return counters_; }
   CacheState state() const override;
 
-  /// Tokens that a new sequence of these `token_ids` would not have to compute. Changes nothing, not even the
-  /// order of use.
-  std::int64_t peek(std::span<const std::int32_t> token_ids) const { return find_prefix(token_ids).tokens; }
+  /// Tokens that a new sequence of these `token_ids` and this `salt` would not have to compute. Changes
+  /// nothing, not even the order of use.
+  std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
+    return find_prefix(token_ids, salt_or_default(salt)).tokens;
+  }
   /// How many sequences and pins refer to `block`.
   std::int32_t reference_count(std::int32_t block) const {
     return references_[static_cast<std::size_t>(block)];
@@ -71,6 +78,9 @@ class PrefixCachingManager final : public KvManager {
   std::uint64_t hash(std::int32_t block) const { return index_.content(block).hash; }
   /// Blocks of the host tier that hold something.
   std::int64_t host_blocks_stored() const { return host_.stored(); }
+  /// Salts that are remembered: those of findable blocks, and some more, but never more than twice as many as
+  /// there are blocks and slots of the host tier.
+  std::int64_t salts_known() const { return std::ssize(salts_); }
   /// Blocks that nobody refers to, the next to be taken first.
   std::vector<std::int32_t> free_queue() const { return queue_.in_order(); }
   /// @throws std::logic_error saying what does not hold: total = free + cached + in use, every reference
@@ -84,7 +94,20 @@ class PrefixCachingManager final : public KvManager {
     std::vector<std::int32_t> token_ids;  // [length], and those of the outstanding plan
     std::int64_t length = 0;              // tokens stored
     std::int64_t cached_tokens = 0;       // of the prompt, when it was admitted
+    std::string salt;
   };
+
+  /// Where a chain of blocks begins: what stands for the parent of a first block.
+  struct ChainRoot {
+    std::optional<std::uint64_t> hash;  // of the salt
+    std::uint64_t identity = 0;         // of the salt, as if it were a block; 0: there is none
+  };
+  std::string_view salt_or_default(std::string_view salt) const {
+    return salt.empty() ? settings_.salt : salt;
+  }
+  std::optional<ChainRoot> root_of(std::string_view salt) const;
+  ChainRoot remembered_root(const std::string& salt);
+  void forget_unused_salts();
 
   /// What a new sequence finds: first some blocks of the pool, then some slots of the host tier.
   struct Hits {
@@ -92,9 +115,9 @@ class PrefixCachingManager final : public KvManager {
     std::vector<std::int32_t> host_slots;  // to bring back
     std::int64_t tokens = 0;               // that need not be computed
   };
-  Hits find_cached(std::span<const std::int32_t> token_ids) const;
-  Hits find_prefix(std::span<const std::int32_t> token_ids) const;
-  std::optional<std::int32_t> pinned_twin(std::int32_t found, std::int64_t n) const;
+  Hits find_cached(std::span<const std::int32_t> token_ids, std::string_view salt) const;
+  Hits find_prefix(std::span<const std::int32_t> token_ids, std::string_view salt) const;
+  std::int32_t twin_to_share(std::int32_t found, std::int64_t n) const;
   std::uint64_t hash_of(std::optional<std::uint64_t> parent, std::span<const std::int32_t> token_ids) const;
   std::span<const std::int32_t> tokens_of_block(std::span<const std::int32_t> token_ids,
                                                 std::int64_t block) const;
@@ -112,6 +135,7 @@ class PrefixCachingManager final : public KvManager {
   void publish(const Sequence& sequence, std::int64_t first_block);
   void give_back();
   void release(std::int32_t block);
+  void forget(std::int32_t block);
 
   /// What the outstanding plan has changed: `abort` undoes it, `commit` makes it final.
   struct Pending {
@@ -132,14 +156,16 @@ class PrefixCachingManager final : public KvManager {
   PagedShape shape_;
   SharingSettings settings_;
   std::int64_t watermark_;
-  std::optional<std::uint64_t> root_hash_;  // of the salt
-  std::vector<std::int32_t> references_;    // [blocks]
-  FreeBlockQueue queue_;                    // blocks with no reference, findable or not
-  PrefixIndex index_;                       // full blocks of the pool
+  std::vector<std::int32_t> references_;  // [blocks]
+  FreeBlockQueue queue_;                  // blocks with no reference, findable or not
+  PrefixIndex index_;                     // full blocks of the pool
   HostTier host_;
+  std::map<std::string, ChainRoot, std::less<>> salts_;  // under which blocks were published
+  std::unordered_set<std::int32_t> condemned_;  // findable blocks in use that nobody is to find afterwards
   std::unordered_map<std::int32_t, Sequence> sequences_;
   std::optional<std::int32_t> pinned_;
   std::vector<std::int32_t> pinned_token_ids_;  // of that sequence
+  std::string pinned_salt_;                     // of that sequence
   std::uint64_t identities_ = 0;                // given out so far
   CountersReport counters_;
   Pending pending_;

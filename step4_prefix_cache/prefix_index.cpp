@@ -56,6 +56,13 @@ std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t 
   return std::nullopt;
 }
 
+std::optional<std::int32_t> PrefixIndex::next_twin(std::int32_t block) const {
+  const std::uint64_t identity = content(block).identity;
+  do block = entries_[static_cast<std::size_t>(block)].next;
+  while (block != kNone && content(block).identity != identity);
+  return block == kNone ? std::nullopt : std::optional(block);
+}
+
 void PrefixIndex::prefetch(std::uint64_t hash) const {
   const std::int32_t block = first_[bucket(hash)];
   if (block == kNone) return;

@@ -15,7 +15,7 @@ namespace kvcache {
 struct BlockContent {
   std::uint64_t hash = 0;      ///< block_hash.h: where to look
   std::uint64_t identity = 0;  ///< never used twice for different contents; 0 is nobody's
-  std::uint64_t parent = 0;    ///< the parent's identity; 0 for a first block
+  std::uint64_t parent = 0;    ///< the parent's identity; of a first block its salt's, or 0
 };
 
 /// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
@@ -47,6 +47,8 @@ class PrefixIndex {
   /// compared.
   std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                    std::span<const std::int32_t> token_ids) const;
+  /// Another block that holds what `block` holds; all of them, if one begins with what `find` found.
+  std::optional<std::int32_t> next_twin(std::int32_t block) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
   void prefetch(std::uint64_t hash) const;
 

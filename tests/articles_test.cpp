@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cli/print.h"
 #include "common/kv/formulas.h"
 #include "docs/numbers/bookkeeping.h"
 #include "docs/numbers/page.h"

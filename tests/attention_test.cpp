@@ -58,14 +58,15 @@ std::vector<double> formula(const Problem& p, std::int64_t row, std::int64_t hea
 }
 
 /// The last `rows` rows of the problem with contiguous K and V of type `dtype`.
-std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1) {
+std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1,
+                          DType store_as = DType::f32) {
   const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
   const AttentionSequence sequence{0, rows, p.context, {}};
   ThreadPool pool(threads);
   std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
   attention(p.shape, {dtype, k.data(), v.data()}, {&sequence, 1},
             &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width(),
-            DType::f32, pool);
+            store_as, pool);
   return out;
 }
 
@@ -106,6 +107,17 @@ TEST(Attention, ARowHasTheSameBitsWhateverRowsAreComputedWithIt) {
             << name_of(dtype) << " " << rows << " rows";
       }
     }
+  }
+}
+
+TEST(Attention, RoundsItsResultToTheTypeOfTheActivations) {
+  const Problem p({4, 2, 40}, 90);
+  const std::vector<float> exact = attend(p, p.context);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const std::vector<float> out = attend(p, p.context, DType::f32, 1, dtype);
+    for (std::size_t n = 0; n < out.size(); ++n)
+      ASSERT_EQ(out[n], round_to(dtype, exact[n])) << name_of(dtype);
+    EXPECT_FALSE(same_bits(out, exact)) << "some number needs rounding";
   }
 }
 

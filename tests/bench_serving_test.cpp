@@ -19,6 +19,8 @@ TEST(BenchServing, MeasuresEveryStepThatServes) {
     EXPECT_THAT(result.out, ContainsRegex(std::string(step) + " .* t/s .* t/s .*%"));
   EXPECT_THAT(result.out, ContainsRegex("step2_flat_cache .* 8  ")) << "eight reservations are all there is";
   EXPECT_THAT(result.out, HasSubstr("prefix cache on against off"));
+  for (const char* rows : {"256", "128", "64", "32"})
+    EXPECT_THAT(result.out, ContainsRegex("\n" + std::string(rows) + " rows .* ms .* ms "));
 }
 
 TEST(BenchServing, RefusesWhatItSetsItselfAndWhatIsNotItsOwn) {

@@ -1,15 +1,18 @@
 /// @file
 /// Step 4's bookkeeping at work without a model. In place of K and V each slot keeps a number that depends,
-/// as K and V do, on the token and on all tokens before it; after every pass each sequence must read its own.
+/// as K and V do, on the token and on all tokens before it, and on the salt of its sequence besides, so that
+/// sharing across salts is seen; after every pass each sequence must read its own.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fmt/format.h"
@@ -41,6 +44,7 @@ class CacheInPlay {
  public:
   explicit CacheInPlay(std::int64_t blocks, std::int64_t block_size, SharingSettings settings = {})
       : manager(PagedShape{blocks, block_size, 1}, settings),
+        default_salt_(settings.salt),
         block_size_(static_cast<std::size_t>(block_size)),
         pool_(static_cast<std::size_t>(blocks), std::vector<std::uint64_t>(block_size_)),
         host_(static_cast<std::size_t>(settings.host_blocks), std::vector<std::uint64_t>(block_size_)) {}
@@ -75,9 +79,16 @@ class CacheInPlay {
     tokens_.erase(sequence);
     check();
   }
+  /// @param tokens  of a sequence that is there or was
+  void discard(std::int32_t sequence, const Tokens& tokens, std::int64_t cached_tokens = 0) {
+    manager.discard({sequence, tokens, salt_of(sequence)}, cached_tokens);
+    tokens_.erase(sequence);
+    check();
+  }
   void fork(std::int32_t parent, std::int32_t child) {
     manager.fork(parent, child);
     tokens_[child] = tokens_.at(parent);
+    salts[child] = salts[parent];
     check();
   }
   void pin(std::int32_t sequence) {
@@ -97,7 +108,7 @@ class CacheInPlay {
       for (std::int32_t row = plan.row_begin[s]; row < plan.row_begin[s + 1]; ++row) {
         const auto slot = static_cast<std::size_t>(plan.slots[index(row)]);
         const std::uint64_t before = plan.positions[index(row)] == 0
-                                         ? 0
+                                         ? number_of_salt(plan.sequences[s])
                                          : number_at(row_of_table(plan, s), plan.positions[index(row)] - 1);
         pool_.at(slot / block_size_)[slot % block_size_] = number_of(before, plan.token_ids[index(row)]);
       }
@@ -112,7 +123,7 @@ class CacheInPlay {
     for (const auto& [sequence, tokens] : tokens_) {
       const std::vector<std::int32_t> table = manager.block_table(sequence);
       ASSERT_EQ(table.size(), (tokens.size() + block_size_ - 1) / block_size_);
-      std::uint64_t number = 0;
+      std::uint64_t number = number_of_salt(sequence);
       for (std::size_t position = 0; position < tokens.size(); ++position) {
         number = number_of(number, tokens[position]);
         ASSERT_EQ(number_at(table, static_cast<std::int32_t>(position)), number)
@@ -136,24 +147,35 @@ class CacheInPlay {
       seen += fmt::format(" {}{}", manager.reference_count(block), manager.findable(block) ? "f" : "");
     for (const auto& [sequence, tokens] : tokens_) {
       seen += fmt::format(", {}: {} cached {} peek {}", sequence, manager.block_table(sequence),
-                          manager.cached_tokens(sequence), manager.peek(tokens));
+                          manager.cached_tokens(sequence), manager.peek(tokens, salt_of(sequence)));
     }
     return seen;
   }
 
-  static std::vector<Work> work_of(const std::map<std::int32_t, Tokens>& wanted) {
+  std::vector<Work> work_of(const std::map<std::int32_t, Tokens>& wanted) const {
     std::vector<Work> work;
-    for (const auto& [sequence, tokens] : wanted) work.push_back({sequence, tokens});
+    for (const auto& [sequence, tokens] : wanted) work.push_back({sequence, tokens, salt_of(sequence)});
     return work;
   }
   /// Tokens that a new sequence would not have to compute.
-  std::int64_t peek(const Tokens& tokens) const { return manager.peek(tokens); }
+  std::int64_t peek(const Tokens& tokens, const std::string& salt = "") const {
+    return manager.peek(tokens, salt);
+  }
   std::vector<std::int32_t> table(std::int32_t sequence) const { return manager.block_table(sequence); }
   const std::map<std::int32_t, Tokens>& sequences() const { return tokens_; }
 
   PrefixCachingManager manager;
+  std::map<std::int32_t, std::string> salts;  // of sequences that bring one
 
  private:
+  std::string_view salt_of(std::int32_t sequence) const {
+    const auto own = salts.find(sequence);
+    return own == salts.end() || own->second.empty() ? default_salt_ : own->second;
+  }
+  std::uint64_t number_of_salt(std::int32_t sequence) const {
+    const std::string_view salt = salt_of(sequence);
+    return salt.empty() ? 0 : std::hash<std::string_view>()(salt);
+  }
   static std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
   static std::uint64_t number_of(std::uint64_t before, std::int32_t token) {
     std::uint64_t mixed = (before ^ static_cast<std::uint32_t>(token)) + 0x9e3779b97f4a7c15U;
@@ -168,6 +190,7 @@ class CacheInPlay {
     return {begin, begin + plan.table_width};
   }
 
+  std::string default_salt_;
   std::size_t block_size_;
   std::vector<std::vector<std::uint64_t>> pool_, host_;  // [blocks, block_size]
   std::map<std::int32_t, Tokens> tokens_;                // of every sequence that holds blocks

@@ -79,9 +79,10 @@ class TestCheckpoint {
                           const std::string& dtype = "F32", std::uint64_t seed = 1)
       : dtype_(dtype), random_(seed) {
     config = {{"architectures", {architecture}},
-              {"model_type", architecture == "LlamaForCausalLM"   ? "llama"
-                             : architecture == "Qwen2ForCausalLM" ? "qwen2"
-                                                                  : "qwen3"},
+              {"model_type", architecture == "LlamaForCausalLM"     ? "llama"
+                             : architecture == "MistralForCausalLM" ? "mistral"
+                             : architecture == "Qwen2ForCausalLM"   ? "qwen2"
+                                                                    : "qwen3"},
               {"vocab_size", 96},
               {"hidden_size", 32},
               {"intermediate_size", 48},

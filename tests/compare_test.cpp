@@ -39,6 +39,15 @@ TEST(Compare, PrintsTheTextAndAColumnPerStep) {
       << table;
 }
 
+TEST(Compare, HasADashForWhatWasNotMeasured) {
+  const nlohmann::json reports[] = {report("one", {}, {}), report("two", {}, {})};  // no decode pass
+  const std::string table = compare_reports(reports);
+  EXPECT_NE(table.find("ms per token, each                         -                   -"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("tokens per second                          -                   -"), std::string::npos)
+      << table;
+}
+
 TEST(Compare, ShoutsWhenOneBitOfALogitDiffers) {
   const nlohmann::json reports[] = {report("one", {3}, {0.5F}),
                                     report("two", {3}, {std::nextafter(0.5F, 1.0F)})};

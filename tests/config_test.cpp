@@ -4,10 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <random>
 
 #include "common/error.h"
+#include "common/model/json_file.h"
 #include "tests/checkpoint_builder.h"
 
 namespace kvcache::test {
@@ -22,7 +24,8 @@ using ::testing::Not;
 
 const std::filesystem::path references = std::filesystem::path(SOURCE_DIR) / "tests/reference";
 
-constexpr const char* families[] = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+constexpr const char* families[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
+                                    "Qwen3ForCausalLM"};
 
 class Config : public ::testing::Test {
  protected:
@@ -309,8 +312,8 @@ TEST_F(Config, RefusesEndIdsThatAreNoIds) {
 }
 
 TEST_F(Config, RefusesOtherArchitecturesByName) {
-  for (const char* other :
-       {"MistralForCausalLM", "Qwen2Model", "LlamaForSequenceClassification", "llama", ""})
+  for (const char* other : {"Mistral3ForConditionalGeneration", "MixtralForCausalLM", "Qwen2Model",
+                            "LlamaForSequenceClassification", "llama", ""})
     EXPECT_THAT(error_of(with("architectures", {other})),
                 AllOf(HasSubstr("architectures"), HasSubstr(other), HasSubstr("Qwen3ForCausalLM")));
   EXPECT_THAT(error_of(with("architectures", {"LlamaForCausalLM", "Qwen3ForCausalLM"})),
@@ -319,6 +322,7 @@ TEST_F(Config, RefusesOtherArchitecturesByName) {
   EXPECT_THAT(error_of(with("architectures", 3)), HasSubstr("architectures"));
   EXPECT_THAT(error_of(with("model_type", "qwen3")), AllOf(HasSubstr("model_type"), HasSubstr("qwen3")));
   EXPECT_THAT(error_of(with("model_type", "mistral")), HasSubstr("mistral"));
+  EXPECT_THAT(error_of(with("model_type", "llama", "MistralForCausalLM")), HasSubstr("\"llama\""));
   json anonymous = without("architectures");
   EXPECT_EQ(read(anonymous).architecture, "LlamaForCausalLM");
   anonymous["model_type"] = "gemma3";
@@ -411,35 +415,109 @@ TEST_F(Config, PassesOverFieldsThatChangeNothing) {
   for (const auto& [field, value] : harmless) EXPECT_THAT(error_of(with(field, value)), IsEmpty()) << field;
 }
 
-TEST_F(Config, RefusesSlidingWindowsThatTakeEffect) {
-  EXPECT_THAT(error_of(with("sliding_window", 4096)), HasSubstr("sliding_window"));
-  EXPECT_THAT(error_of(with("sliding_window", nullptr)), IsEmpty());
+TEST_F(Config, ReadsMistralAsALlamaWithDefaultsOfItsOwn) {
+  json sparse = valid("MistralForCausalLM");
+  sparse["sliding_window"] = nullptr;
+  for (const char* field : {"max_position_embeddings", "head_dim", "eos_token_id"}) sparse.erase(field);
+  sparse["attention_bias"] = true;  // transformers has no such field here
+  const ModelConfig config = read(sparse);
+  EXPECT_EQ(config.architecture, "MistralForCausalLM");
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+  EXPECT_EQ(config.head_dim, 8);
+  EXPECT_THAT(config.eos_ids, ElementsAre(2));
+  EXPECT_FALSE(config.qkv_bias || config.output_bias || config.mlp_bias || config.qk_norm);
+  sparse.erase("architectures");
+  EXPECT_EQ(read(sparse).architecture, "MistralForCausalLM");
+}
+
+TEST_F(Config, AWindowBelowTheContextBecomesTheContextAndSaysSo) {
+  for (const char* family : {"LlamaForCausalLM", "MistralForCausalLM"}) {
+    const auto context = [&](const json& window) {
+      return read(with("sliding_window", window, family)).max_position_embeddings;
+    };
+    EXPECT_EQ(context(nullptr), 128);
+    EXPECT_EQ(context(64), 64);
+    EXPECT_EQ(context(127), 127);
+    EXPECT_EQ(context(128), 128);
+    EXPECT_EQ(context(4096), 128);
+    for (const json& no_window : {json(0), json(-1), json("64"), json(1.5), json(true)})
+      EXPECT_THAT(error_of(with("sliding_window", no_window, family)),
+                  AllOf(HasSubstr("sliding_window"), HasSubstr(no_window.dump())));
+  }
+  EXPECT_THAT(read(with("sliding_window", 64)).context_sentence(),
+              AllOf(HasSubstr("context is 64"), HasSubstr("sliding_window")));
+  EXPECT_EQ(read(with("sliding_window", 128)).context_sentence(), "the model's context is 128");
+}
+
+TEST_F(Config, MistralHasAWindowOf4096UnlessItsFileSaysOtherwise) {
+  json config = valid("MistralForCausalLM");
+  config["max_position_embeddings"] = 32768;
+  EXPECT_EQ(read(config).max_position_embeddings, 4096);
+  config["layer_types"] = {"full_attention", "full_attention"};  // Mistral's attention does not look at these
+  EXPECT_EQ(read(config).max_position_embeddings, 4096);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(read(config).max_position_embeddings, 32768);
+  EXPECT_EQ(read(config).sliding_window, 0);
+}
+
+TEST_F(Config, AWindowDoesNotChangeHowPositionsTurn) {
+  json config =
+      with("rope_scaling",
+           {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
+  config["sliding_window"] = 16;
+  EXPECT_EQ(read(config).rope.original_max_position_embeddings, 128.0);  // of the file, not of the window
+}
+
+TEST_F(Config, QwensWindowCountsWhereItIsSwitchedOnAndHasLayers) {
   for (const char* family : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
     json config = valid(family);
     config.update({{"sliding_window", 64}, {"max_window_layers", 1}, {"use_sliding_window", false}});
-    EXPECT_THAT(error_of(config), IsEmpty());
+    const auto context = [&] { return read(config).max_position_embeddings; };
+    EXPECT_EQ(context(), 128);
     config["use_sliding_window"] = true;
-    EXPECT_THAT(error_of(config), AllOf(HasSubstr("use_sliding_window"), HasSubstr("true")));
+    EXPECT_EQ(context(), 64);
     config["max_window_layers"] = 2;  // as many as there are: no layer has a window
-    EXPECT_THAT(error_of(config), IsEmpty());
+    EXPECT_EQ(context(), 128);
     config["max_window_layers"] = 0;
-    EXPECT_THAT(error_of(config), HasSubstr("use_sliding_window"));
+    EXPECT_EQ(context(), 64);
+    config["layer_types"] = {"full_attention", "full_attention"};  // which then decides
+    EXPECT_EQ(context(), 128);
+    config["layer_types"] = {"full_attention", "sliding_attention"};
+    config["max_window_layers"] = 2;
+    EXPECT_EQ(context(), 64);
+    config.erase("layer_types");
+    config["max_window_layers"] = 0;
     config["sliding_window"] = nullptr;
-    EXPECT_THAT(error_of(config), IsEmpty());
+    EXPECT_EQ(context(), 128);
     config.erase("sliding_window");  // transformers then assumes 4096
-    EXPECT_THAT(error_of(config), HasSubstr("use_sliding_window"));
+    config["max_position_embeddings"] = 8192;
+    EXPECT_EQ(context(), 4096);
     config["use_sliding_window"] = 1;
     EXPECT_THAT(error_of(config), HasSubstr("use_sliding_window"));
   }
 }
 
+TEST_F(Config, QwensWindowBeginsAtLayer28WhereTheFileDoesNotSay) {
+  json config = valid("Qwen2ForCausalLM");
+  config.update({{"use_sliding_window", true}, {"sliding_window", 64}, {"num_hidden_layers", 28}});
+  EXPECT_EQ(read(config).max_position_embeddings, 128);  // as in Qwen2.5-7B: no layer is left for it
+  config["num_hidden_layers"] = 29;
+  EXPECT_EQ(read(config).max_position_embeddings, 64);
+}
+
 TEST_F(Config, RefusesLayersOfOtherTypes) {
   for (const char* family : families) {
-    EXPECT_THAT(error_of(with("layer_types", {"full_attention", "full_attention"}, family)), IsEmpty());
-    EXPECT_THAT(error_of(with("layer_types", {"full_attention", "sliding_attention"}, family)),
-                AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
-    EXPECT_THAT(error_of(with("layer_types", {"full_attention"}, family)), HasSubstr("layer_types"));
-    EXPECT_THAT(error_of(with("layer_types", "full_attention", family)), HasSubstr("layer_types"));
+    json config = with("sliding_window", nullptr, family);
+    const auto error_of_types = [&](const json& types) {
+      config["layer_types"] = types;
+      return error_of(config);
+    };
+    EXPECT_THAT(error_of_types({"full_attention", "full_attention"}), IsEmpty());
+    for (const char* other : {"sliding_attention", "chunked_attention", "linear_attention"})
+      EXPECT_THAT(error_of_types({"full_attention", other}),
+                  AllOf(HasSubstr("layer_types"), HasSubstr(other)));
+    EXPECT_THAT(error_of_types({"full_attention"}), HasSubstr("layer_types"));
+    EXPECT_THAT(error_of_types("full_attention"), HasSubstr("layer_types"));
   }
 }
 
@@ -449,11 +527,125 @@ TEST_F(Config, SaysWhichFolderIsWanted) {
                     HasSubstr("Hugging Face")));
   EXPECT_THAT(message_of<InputError>([&] { read_config(folder_ / "absent"); }),
               AllOf(HasSubstr("absent"), HasSubstr("no such folder")));
-  write_file(folder_ / "model.gguf", "GGUF");
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_ / "model.gguf"); }),
-              AllOf(HasSubstr("model.gguf"), HasSubstr("not a folder")));
+  write_file(folder_ / "model.safetensors", "");
+  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_ / "model.safetensors"); }),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("not a folder")));
   std::filesystem::create_directory(folder_ / "config.json");
   EXPECT_THAT(message_of<InputError>([&] { read_config(folder_.path()); }), HasSubstr("not a regular file"));
+}
+
+TEST_F(Config, SaysThatGgufIsNotReadAndWhatIs) {
+  const auto gguf =
+      AllOf(HasSubstr("GGUF is not read"), HasSubstr("config.json"), HasSubstr("model.safetensors"));
+  const auto error_of_model = [](const std::filesystem::path& path) {
+    return message_of<InputError>([&] { read_config(path); });
+  };
+  write_file(folder_ / "model.gguf", "GGUF\3");
+  write_file(folder_ / "sha256-0123", "GGUF\3");  // as some programs keep it
+  EXPECT_THAT(error_of_model(folder_ / "model.gguf"), AllOf(HasSubstr("model.gguf is not a folder"), gguf));
+  EXPECT_THAT(error_of_model(folder_ / "sha256-0123"), AllOf(HasSubstr("is not a folder"), gguf));
+  EXPECT_THAT(error_of_model(folder_.path()), AllOf(HasSubstr("holds no config.json"), gguf));
+}
+
+class ConfigFiles : public Config {
+ protected:
+  std::string error() {
+    return message_of<InputError>([&] { read_config(folder_.path()); });
+  }
+  void expect_error(const std::string& name, const std::string& reason) {
+    EXPECT_THAT(error(), AllOf(HasSubstr((folder_ / name).string() + ": "), HasSubstr(reason)));
+  }
+};
+
+TEST_F(ConfigFiles, AreNotAbsentWhereALinkLeadsNowhere) {
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    write_file(folder_ / "config.json", valid().dump());
+    std::filesystem::remove(folder_ / name);
+    std::filesystem::create_symlink("gone", folder_ / name);
+    expect_error(name, "no such file, this is a link to gone");
+    std::filesystem::remove(folder_ / name);
+  }
+}
+
+TEST_F(ConfigFiles, AreRefusedWithTheSystemsReason) {
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const auto put_a_config = [&] { write_file(folder_ / "config.json", valid().dump()); };
+    const auto clear = [&] { std::filesystem::remove(folder_ / name); };
+    put_a_config(), clear();
+    std::filesystem::create_symlink(name, folder_ / name);  // to itself
+    expect_error(name, "Too many levels of symbolic links");
+    put_a_config(), clear();
+    std::filesystem::create_symlink(std::string(300, 'x'), folder_ / name);
+    expect_error(name, "File name too long");
+    put_a_config(), clear();
+    ASSERT_EQ(::mkfifo((folder_ / name).c_str(), 0600), 0);
+    expect_error(name, "not a regular file");
+    put_a_config(), clear();
+    std::filesystem::create_symlink("/dev/zero", folder_ / name);
+    expect_error(name, "not a regular file");
+    clear();
+    std::filesystem::create_directory(folder_ / name);
+    expect_error(name, "not a regular file");
+    clear();
+  }
+}
+
+TEST_F(ConfigFiles, OfAnotherUserAreNotAbsent) {
+  namespace fs = std::filesystem;
+  const auto error_for_nobody = [&] { return as_nobody([&] { return error(); }); };
+  fs::permissions(folder_.path(), fs::perms::all);
+  fs::create_directory(folder_ / "locked");
+  write_file(folder_ / "locked/file.json", valid().dump());
+  fs::permissions(folder_ / "locked", fs::perms::none);
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    write_file(folder_ / "config.json", valid().dump());
+    write_file(folder_ / name, valid().dump());
+    fs::permissions(folder_ / name, fs::perms::none);
+    EXPECT_THAT(error_for_nobody(),
+                AllOf(HasSubstr((folder_ / name).string()), HasSubstr("Permission denied")));
+    fs::remove(folder_ / name);
+    fs::create_symlink("locked/file.json", folder_ / name);  // behind a folder that may not be entered
+    EXPECT_THAT(error_for_nobody(),
+                AllOf(HasSubstr((folder_ / name).string()), HasSubstr("Permission denied")));
+    fs::remove(folder_ / name);
+  }
+  fs::permissions(folder_.path(), fs::perms::none);
+  EXPECT_THAT(error_for_nobody(), AllOf(HasSubstr(folder_.path().string()), HasSubstr("Permission denied")));
+  fs::permissions(folder_.path(), fs::perms::owner_all);
+  fs::permissions(folder_ / "locked", fs::perms::owner_all);
+}
+
+TEST_F(ConfigFiles, MayLackGenerationConfigOrHaveAnEmptyOne) {
+  for (const char* nothing : {"", "{}"}) {
+    write_file(folder_ / "generation_config.json", nothing);
+    EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, ElementsAre(5)) << nothing;
+    EXPECT_THAT(read(without("eos_token_id")).eos_ids, ElementsAre(2)) << nothing;
+  }
+  for (const char* damaged : {" ", "{", "[]", "null"}) {
+    write_file(folder_ / "generation_config.json", damaged);
+    expect_error("generation_config.json", "");
+  }
+}
+
+TEST_F(ConfigFiles, AreBoundedInSize) {
+  const std::string padding(4'000'000, ' ');
+  EXPECT_THAT(error_of_text(valid().dump() + padding), AllOf(HasSubstr("4000"), HasSubstr("more than")));
+  write_file(folder_ / "config.json", valid().dump());
+  write_file(folder_ / "generation_config.json", "{}" + padding);
+  expect_error("generation_config.json", "4000002 bytes are more than the 4000000 that are read");
+}
+
+TEST_F(Config, ReadsNoNumberOfARopeThatIsDefaultByName) {
+  const RopeConfig rope =
+      read(with("rope_scaling", {{"rope_type", "default"}, {"factor", 8.0}, {"mrope_section", {2, 1, 1}}}))
+          .rope;
+  EXPECT_EQ(rope.type, RopeConfig::Type::default_);
+  EXPECT_EQ(rope.factor, 1.0);
+  EXPECT_EQ(rope.theta, 10000.0);
+}
+
+TEST_F(Config, RefusesAnEmptyQuantizationConfigAsTransformersDoes) {
+  EXPECT_THAT(error_of(with("quantization_config", json::object())), HasSubstr("quantization_config is {}"));
 }
 
 TEST_F(Config, RefusesTextThatIsNotOneJsonObject) {
@@ -462,6 +654,46 @@ TEST_F(Config, RefusesTextThatIsNotOneJsonObject) {
     EXPECT_THAT(error_of_text(text), Not(IsEmpty())) << text;
   EXPECT_THAT(error_of_text(std::string(100'000, '[')), HasSubstr("nested"));
   EXPECT_THAT(error_of_text(valid().dump() + std::string("\0 {}", 4)), HasSubstr("NUL"));
+}
+
+TEST_F(Config, QuotesLittleOfTextThatIsWrongAndNamesThePlace) {
+  const std::string tabs(1'000'000, '\t');
+  std::string wolves;
+  for (int n = 0; n < 100'000; ++n) wolves += "\U0001F43A";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"{\"a\":" + tabs + "x}", "line 1, column 1000006"},
+      {"{\n\"a\":\n" + tabs + "\"\x01\"}", "line 3, column 1000002"},
+      {"{\"a\":\"" + wolves, "line 1, column"},
+      {"{\"a\":" + std::string(1'000'000, '1') + "x}", "line 1, column"},
+      {"{\n\"a\":1" + std::string(1'000, '0') + "}", "line 2, column 1006"},
+      {"{\n  \"]\\\"\":" + std::string(100'000, '['), "nested more than 64 levels deep at line 2, column 72"},
+      {"[[],{}," + std::string(64, '['), "nested more than 64 levels deep at line 1, column 71"},
+      {std::string("{}\n\n \0", 6), "line 3, column 2"},
+      {"{\"" + wolves + "\":1,\"" + wolves + "\":2}", "is given twice"},
+      {"[\"" + wolves + "\"]", "..."},
+      {with("hidden_size", wolves).dump(), "hidden_size"},
+      {with("hidden_size", {{wolves, wolves}}).dump(), "hidden_size"},
+      {with("architectures", {wolves}).dump(), "architectures"},
+  };
+  for (const auto& [text, place] : wrong) {
+    const std::string error = error_of_text(text);
+    EXPECT_THAT(error, HasSubstr(place));
+    EXPECT_LT(error.size(), 600U) << error.substr(0, 1000);
+  }
+}
+
+TEST(Shown, IsCutBetweenCharacters) {
+  std::string wolves;
+  for (int n = 0; n < 20; ++n) wolves += "\U0001F43A";
+  const std::string wolf = R"(\ud83d\udc3a)", umlaut = R"(\u00e4)";
+  for (std::size_t before = 0; before < 12; ++before) {
+    const std::string text = shown(std::string(before, 'x') + wolves);
+    EXPECT_LE(text.size(), 103U);
+    EXPECT_THAT(text, testing::EndsWith(wolf + "...")) << before;
+  }
+  EXPECT_THAT(shown(std::string(98, 'x') + "\u00e4\u00e4"), testing::EndsWith("x..."));
+  EXPECT_THAT(shown(std::string(98, 'x') + "\n\n"), testing::EndsWith("x..."));
+  EXPECT_EQ(shown("a\u00e4"), "\"a" + umlaut + "\"");
 }
 
 TEST_F(Config, RefusesAFieldGivenTwice) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "tests/random_numbers.h"
 
@@ -99,6 +100,24 @@ TEST(CpuBackend, EveryResultIsTheFloat32ResultRoundedOnceToTheType) {
       EXPECT_EQ(std::invoke(operation, Operations(dtype)), rounded) << name << " " << name_of(dtype);
     }
   }
+}
+
+TEST(CpuBackend, PicksForTheGoodRowsBesideBadOnes) {
+  ThreadPool pool(1);
+  CpuBackend backend(DType::f32, pool);
+  Matrix logits;
+  backend.resize(logits, 4, 3);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> numbers[] = {{1, 3, 2},
+                                        {0, std::numeric_limits<float>::quiet_NaN(), kInfinity},
+                                        {5, 4, 3},
+                                        {-kInfinity, -kInfinity, -kInfinity}};
+  for (std::int64_t row = 0; row < 4; ++row) std::ranges::copy(numbers[row], logits.row(row));
+  Sampler greedy{SamplingParams{}};
+  const std::vector<Pick> picks{{1, &greedy}, {0, &greedy}, {3, &greedy}, {2, &greedy}};
+  using Problem = Picked::Problem;
+  EXPECT_EQ(backend.pick(logits, picks),
+            (std::vector<Picked>{{Problem::nan, 0, 1}, {Problem::none, 1}, {Problem::nothing, 0, 3}, {}}));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "step2_flat_cache/cuda_flat_cache_store.h"
 #include "step3_paged/cuda_paged_kv_store.h"
 #include "step4_prefix_cache/cuda_tiered_kv_store.h"
+#include "tests/damaged_model.h"
 #include "tests/gpu.h"
 #include "tests/serving.h"
 
@@ -20,10 +21,12 @@ class CudaEngine : public OnGpu {
  protected:
   void SetUp() override {
     OnGpu::SetUp();
-    if (IsSkipped()) return;
-    ModelConfig config = read_config(checkpoint_folder("llama-mha"));
+    if (!IsSkipped()) load(checkpoint_folder("llama-mha"));
+  }
+  void load(const std::filesystem::path& folder) {
+    ModelConfig config = read_config(folder);
     config.eos_ids.clear();
-    const Weights weights = load_weights(checkpoint_folder("llama-mha"), config, DType::f32);
+    const Weights weights = load_weights(folder, config, DType::f32);
     on_cpu_ = std::make_unique<Transformer>(config, weights, std::make_unique<CpuBackend>(DType::f32, pool_));
     on_gpu_ = std::make_unique<Transformer>(config, cuda::upload_weights(weights, DType::f32, device()),
                                             std::make_unique<cuda::CudaBackend>(DType::f32, shared_device()));
@@ -86,6 +89,40 @@ TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
   expect_solo_answers(manager, store);
   EXPECT_GT(preemptions_, 0);
   EXPECT_GT(manager.counters().swaps_in, 0);
+}
+
+TEST_F(CudaEngine, EndsTheRequestsWhoseLogitsAreNotFiniteAndNoOther) {
+  const DamagedModel damaged;
+  load(damaged.path());
+  for (const AttentionPath attention : {AttentionPath::paged, AttentionPath::gather}) {
+    CheckedManager manager(
+        std::make_unique<PrefixCachingManager>(shape(), SharingSettings{.host_blocks = kHostBlocks}));
+    CudaTieredKvStore store(on_gpu_->config(), shape(), kHostBlocks, DType::f32, {attention, DebugFill::none},
+                            device());
+    Engine engine(*on_gpu_, manager, store, nullptr, {.max_batch_tokens = 16, .max_sequences = 8});
+    std::vector<Answer> answers(32);
+    const auto asked = [](std::size_t n) {
+      const auto number = static_cast<std::int64_t>(n);
+      GenerationRequest request;
+      request.prompt_ids =
+          n % 2 == 0 ? good_prompt(1 + number % 23, number) : bad_prompt(6 + number, number % 6, number);
+      request.max_tokens = 1 + number % 5 * 6;
+      return request;
+    };
+    for (std::size_t n = 0; n < answers.size(); ++n) {
+      engine.add(n, asked(n), [&answer = answers[n]](const GenerationEvent& event) { answer.hear(event); });
+    }
+    while (engine.run_pass()) EXPECT_NO_THROW(engine.scheduler().check_invariants());
+    for (std::size_t n = 0; n < answers.size(); ++n) {
+      if (n % 2 == 0) {
+        EXPECT_EQ(answers[n].ids(), alone(asked(n))) << "request " << n;
+      } else {
+        EXPECT_EQ(answers[n].reason(), "error") << "request " << n;
+        EXPECT_NE(answers[n].samples.at(0).error.find("is NaN"), std::string::npos);
+      }
+    }
+    EXPECT_EQ(manager.memory().used_bytes, 0);
+  }
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "common/cuda/device.h"
+#include "fmt/ranges.h"
 #include "tests/checkpoint_builder.h"
+#include "tests/damaged_model.h"
 #include "tests/files.h"
 #include "tests/reference_model.h"
 #include "tests/report_of.h"
@@ -83,6 +85,35 @@ TEST_F(CudaProgram, PagesForkShareAndSwapAsOnTheCpu) {
     for (std::size_t n = 0; n < 6; ++n)
       EXPECT_EQ(ours["sequences"][n]["output_ids"], right["sequences"][n]["output_ids"])
           << variant[1] << " " << n;
+  }
+}
+
+// The memory that a prompt has filled with NaN serves the next one.
+TEST_F(CudaProgram, EndsAPromptWhoseLogitsAreNotFiniteAndNoOther) {
+  const DamagedModel damaged;
+  const auto ids = [](const std::vector<std::int32_t>& prompt) {
+    return fmt::format("--ids={}", fmt::join(prompt, ","));
+  };
+  for (const std::string& step : kSteps) {
+    for (const char* dtype : {"f32", "f16", "bf16"}) {
+      if (dtype == std::string("bf16") && cuda::Device().default_dtype() != DType::bf16) continue;
+      for (const char* attention : {"paged", "gather"}) {
+        const bool has_blocks = step == kSteps[2] || step == kSteps[3];
+        if (!has_blocks && attention == std::string("gather")) continue;
+        std::vector<std::string> how{"--model", damaged.path(), "--device", "cuda",        "--dtype",
+                                     dtype,     "--tokens",     "8",        "--ignore-eos"};
+        if (has_blocks) how = joined(how, {"--attention", attention, "--num-blocks", "3"});
+        const nlohmann::json alone = report_of(step, joined(how, {ids(good_prompt(9))}));
+        const ProgramResult both = run_step(
+            step, joined(how, {ids(bad_prompt(35, 3)), ids(good_prompt(9)), "--json"}), Gpu::visible);
+        EXPECT_EQ(both.exit_code, 1);
+        EXPECT_TRUE(both.err.starts_with("error: prompt 1: logit ")) << both.err;
+        const nlohmann::json sequences = nlohmann::json::parse(both.out)["sequences"];
+        EXPECT_EQ(sequences[0]["finish_reason"], "error");
+        EXPECT_EQ(sequences[1]["output_ids"], alone["sequences"][0]["output_ids"])
+            << step << " " << dtype << " " << attention;
+      }
+    }
   }
 }
 

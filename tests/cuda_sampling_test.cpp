@@ -113,9 +113,18 @@ class CudaSampling : public OnGpu {
     return made;
   }
 
+  std::vector<Picked> picked_on_gpu(PickIds& pick_ids, const Logits& from,
+                                    std::span<const Pick> picks) const {
+    return pick_ids(from.dtype, from.on_gpu.data(), from.stride, from.vocab, picks, stream());
+  }
   std::vector<std::int32_t> ids_on_gpu(PickIds& pick_ids, const Logits& from,
                                        std::span<const Pick> picks) const {
-    return pick_ids(from.dtype, from.on_gpu.data(), from.stride, from.vocab, picks, stream());
+    std::vector<std::int32_t> ids;
+    for (const Picked& picked : picked_on_gpu(pick_ids, from, picks)) {
+      EXPECT_TRUE(picked.ok());
+      ids.push_back(picked.id);
+    }
+    return ids;
   }
 
   /// Makes `rounds` picks per wish here and there, each round with the samplers as the one before left them.
@@ -133,7 +142,7 @@ class CudaSampling : public OnGpu {
       ASSERT_EQ(ids.size(), wishes.size());
       for (std::size_t n = 0; n < wishes.size(); ++n) {
         const SamplingParams& params = wishes[n].params;
-        ASSERT_EQ(ids[n], here[n].pick(from.rows[static_cast<std::size_t>(wishes[n].row)]))
+        ASSERT_EQ(ids[n], here[n].pick(from.rows[static_cast<std::size_t>(wishes[n].row)]).id)
             << name_of(from.dtype) << ", vocabulary " << from.vocab << ", row " << wishes[n].row << ", round "
             << round << ", temperature " << params.temperature << ", top-k " << params.top_k << ", top-p "
             << params.top_p << ", seed " << params.seed;
@@ -273,16 +282,8 @@ TEST_F(CudaSampling, TheNextCallSeesOtherRowsAndParameters) {
   expect_equal_ids(pick_ids, from, {}, 1);
 }
 
-std::string message_of(const auto& function) {
-  try {
-    function();
-  } catch (const RunError& error) {
-    return error.what();
-  }
-  return "nothing thrown";
-}
-
-TEST_F(CudaSampling, RefusesLogitsThatAreNotNumbersWithTheWordsOfTheCpu) {
+/// Rows that give no id, each for its own reason, but for the first.
+std::vector<std::vector<float>> one_good_row_and_bad_ones() {
   std::vector<std::vector<float>> rows(5, std::vector<float>(1500, 1.0F));
   rows[1][700] = not_a_number;
   rows[1][300] = infinity;
@@ -290,6 +291,11 @@ TEST_F(CudaSampling, RefusesLogitsThatAreNotNumbersWithTheWordsOfTheCpu) {
   rows[2][300] = not_a_number;
   rows[3].assign(1500, -infinity);
   rows[4][1499] = -not_a_number;
+  return rows;
+}
+
+TEST_F(CudaSampling, SaysWhatTheCpuSaysOfLogitsThatAreNotFinite) {
+  const std::vector<std::vector<float>> rows = one_good_row_and_bad_ones();
   for (const DType dtype : dtypes) {
     if (!has(dtype)) continue;
     const Logits from = logits(dtype, rows, 3);
@@ -297,24 +303,36 @@ TEST_F(CudaSampling, RefusesLogitsThatAreNotNumbersWithTheWordsOfTheCpu) {
     for (const double temperature : {0.0, 1.0}) {
       for (std::size_t row = 0; row < rows.size(); ++row) {
         Sampler here({.temperature = temperature, .top_k = 3, .top_p = 0.5}), there = here;
-        const std::vector<Pick> picks = {{0, &there}, {static_cast<std::int64_t>(row), &there}};
-        EXPECT_EQ(message_of([&] { ids_on_gpu(pick_ids, from, picks); }),
-                  message_of([&] { here.pick(from.rows[row]); }))
+        const std::vector<Pick> picks = {{static_cast<std::int64_t>(row), &there}};
+        const Picked picked = picked_on_gpu(pick_ids, from, picks).front();
+        EXPECT_EQ(picked, here.pick(from.rows[row]))
             << fmt::format("{}, row {}, temperature {}", name_of(dtype), row, temperature);
       }
     }
   }
 }
 
-TEST_F(CudaSampling, OfSeveralBadRowsTheFirstPicksIsNamed) {
-  const Logits from = logits(DType::f32, {{0.0F, not_a_number}, {-infinity, -infinity}, {1.0F, 0.0F}}, 0);
-  PickIds pick_ids;
-  Sampler greedy{SamplingParams{}}, sampled({.temperature = 1});
-  const std::vector<Pick> picks = {{2, &sampled}, {1, &sampled}, {0, &greedy}};
-  EXPECT_EQ(message_of([&] { ids_on_gpu(pick_ids, from, picks); }),
-            "none of the 2 logits is above -infinity: no token can be picked");
-  // The next call is as good as any.
-  EXPECT_EQ(ids_on_gpu(pick_ids, from, std::vector<Pick>{{2, &greedy}}), std::vector<std::int32_t>{0});
+TEST_F(CudaSampling, PicksForTheGoodRowsBesideAnyNumberOfBadOnes) {
+  const std::vector<std::vector<float>> rows = one_good_row_and_bad_ones();
+  for (const DType dtype : dtypes) {
+    if (!has(dtype)) continue;
+    const Logits from = logits(dtype, rows, 3);
+    PickIds pick_ids;
+    std::vector<Sampler> here, there;
+    std::vector<Pick> picks;
+    constexpr std::size_t count = 300;  // more than are sampled at a time
+    for (std::size_t n = 0; n < count; ++n) {
+      here.emplace_back(SamplingParams{.temperature = n % 3 == 0 ? 0.0 : 1.0, .top_p = 0.9, .seed = n});
+      there.push_back(here.back());
+    }
+    for (std::size_t n = 0; n < count; ++n) picks.push_back({static_cast<std::int64_t>(n % 5), &there[n]});
+    for (int round = 0; round < 3; ++round) {  // each sampler has taken exactly its draw
+      const std::vector<Picked> picked = picked_on_gpu(pick_ids, from, picks);
+      ASSERT_EQ(picked.size(), count);
+      for (std::size_t n = 0; n < count; ++n)
+        ASSERT_EQ(picked[n], here[n].pick(from.rows[n % 5])) << name_of(dtype) << ", pick " << n;
+    }
+  }
 }
 
 }  // namespace

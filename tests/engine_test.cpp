@@ -10,10 +10,13 @@
 
 #include "common/error.h"
 #include "common/model/utf8.h"
+#include "tests/damaged_model.h"
 #include "tests/serving.h"
 
 namespace kvcache {
 namespace {
+
+const std::string kReplacement = "\uFFFD";
 
 bool begins(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& part) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
@@ -60,6 +63,60 @@ class ServingEngine : public testing::TestWithParam<Kind> {
 /// In a flat cache nobody is preempted.
 class ServingEngineWithBlocks : public ServingEngine {};
 class ServingEngineThatShares : public ServingEngine {};
+
+/// With a model in which one token is damaged.
+class ServingEngineWithADamagedToken : public ServingEngine {
+ protected:
+  void SetUp() override { model_ = loaded_model(damaged_.path(), pool_, DType::f32, {{}}); }
+
+  static GenerationRequest asking(std::vector<std::int32_t> prompt_ids, std::int64_t tokens) {
+    GenerationRequest request;
+    request.prompt_ids = std::move(prompt_ids);
+    request.max_tokens = tokens;
+    return request;
+  }
+  /// How a request ends in a run of its own: "length", or "error".
+  SequenceReport report_of(const GenerationRequest& asked, std::uint64_t sample = 0) {
+    ServingCache cache(Kind::paged, 200, 4, model_->config(), pool_);
+    Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
+    request.sampling.seed += sample;
+    return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0];
+  }
+  /// One whose random ids come upon the damaged token, the first of them before `by` and none before `from`.
+  GenerationRequest going_bad(std::int64_t from, std::int64_t by, std::int64_t samples = 1) {
+    for (std::uint64_t seed = 0; seed < 5000; ++seed) {
+      GenerationRequest request = asking(good_prompt(9, 7), 60);
+      request.sampling = {.temperature = 100, .seed = seed};  // any id, as good as
+      request.samples = samples;
+      std::int64_t bad = 0, first = by;
+      for (std::int64_t sample = 0; sample < samples; ++sample) {
+        const SequenceReport report = report_of(request, static_cast<std::uint64_t>(sample));
+        if (report.finish_reason != "error") continue;
+        ++bad;
+        first = std::min(first, std::ssize(report.output_ids));
+      }
+      if (bad == 1 && first >= from && first < by) return request;
+    }
+    ADD_FAILURE() << "no seed comes upon the damaged token";
+    return {};
+  }
+  /// A request of these tokens would not find one of them in the cache.
+  static void expect_nothing_found(ServingPlay& play, std::vector<std::int32_t> token_ids) {
+    const GenerationId id = play.submit(asking(std::move(token_ids), 0));
+    play.run();
+    EXPECT_EQ(play.answers.at(id).summary->cached_tokens, 0);
+  }
+  static void expect_error(const Answer& answer, const std::string& what) {
+    ASSERT_TRUE(answer.summary);
+    for (const auto& [sample, output] : answer.samples) {
+      EXPECT_EQ(output.reason, "error");
+      EXPECT_NE(output.error.find(what), std::string::npos) << output.error;
+    }
+  }
+
+  DamagedModel damaged_;
+};
+class ServingEngineThatSharesADamagedToken : public ServingEngineWithADamagedToken {};
 
 // Answers
 
@@ -120,6 +177,33 @@ TEST_P(ServingEngine, SaysWhatOfThePromptWasCached) {
   EXPECT_EQ(play.answers.at(first).summary->cached_tokens, 0);
   EXPECT_EQ(play.answers.at(second).summary->cached_tokens, shares() ? 16 : 0);
   EXPECT_EQ(play.answers.at(second).summary->prompt_tokens, 19);
+}
+
+TEST_P(ServingEngineThatShares, SharesAmongRequestsOfEqualSaltAlone) {
+  ServingPlay play = this->play(64);
+  const auto cached = [&](const std::string& salt) {
+    GenerationRequest asked = request(19, 2);
+    asked.salt = salt;
+    asked.samples = 2;
+    const GenerationId id = play.submit(asked);
+    play.run();
+    EXPECT_EQ(play.answers.at(id).ids(), alone(request(19, 2)));
+    return play.answers.at(id).summary->cached_tokens;
+  };
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_EQ(cached("mallory"), 0);
+  EXPECT_EQ(cached(""), 0);
+  for (const char* salt : {"alice", "mallory", ""}) EXPECT_EQ(cached(salt), 16);
+}
+
+TEST_P(ServingEngineThatShares, SharesInABatchRunAmongRequestsOfEqualSaltAlone) {
+  ServingCache cache(GetParam(), 64, 4, model_->config(), pool_);
+  std::vector<Request> requests(4, Request{request(19, 2).prompt_ids, 2, false, {}});
+  requests[0].salt = requests[3].salt = "alice";
+  requests[1].salt = "mallory";
+  const Report report = run(*model_, *cache.manager, *cache.store, requests);
+  for (std::size_t first = 0; first < 3; ++first) EXPECT_EQ(report.sequences[first].cached_tokens, 0);
+  EXPECT_EQ(report.sequences[3].cached_tokens, 16);
 }
 
 // Preemption
@@ -327,6 +411,52 @@ TEST_P(ServingEngine, TellsTheTextOfTheIdsAndNeverAPartOfACharacter) {
     EXPECT_EQ(answer.samples.at(0).text, tokenizer_.decode(answer.ids()));
 }
 
+// What might have become the stop string is part of the text if the output ends before it does.
+TEST_P(ServingEngine, TellsTheTextThatWasHeldBackForAStopStringThatNeverComes) {
+  GenerationRequest mine = sampled(request(4, 40), 11);
+  const std::string text = tokenizer_.decode(alone(mine));
+  for (const std::size_t held : {1, 4, 9}) {
+    const std::string end = text.substr(text.size() - held);
+    if (find_invalid_utf8(end)) continue;
+    ServingPlay play = this->play(64);
+    mine.stop = {end + "zzz"};
+    const GenerationId id = play.submit(mine);
+    play.run();
+    EXPECT_EQ(play.answers.at(id).samples.at(0).text, text) << "stop: " << mine.stop[0];
+    EXPECT_EQ(play.answers.at(id).reason(), "length");
+  }
+}
+
+/// How many of `ids` end in the middle of a character, the first that does; 0: none.
+std::size_t first_half_of_a_character(const std::vector<std::int32_t>& ids, const Tokenizer& tokenizer) {
+  StreamDecoder decoder(tokenizer);
+  for (std::size_t count = 1; count <= ids.size(); ++count) {
+    if (decoder.push(ids[count - 1]).find(kReplacement) != std::string::npos) return 0;
+    if (tokenizer.decode(std::span(ids).first(count)).ends_with(kReplacement)) return count;
+  }
+  return 0;
+}
+
+// Its unfinished character becomes U+FFFD at the end, here the stop string; still nothing but the
+// cancellation has ended it.
+TEST_P(ServingEngine, SaysThatARequestWasCancelledWhateverItsLastCharacterBecomes) {
+  int cancelled = 0;
+  for (std::uint64_t seed = 0; seed < 200 && cancelled < 3; ++seed) {
+    GenerationRequest mine = sampled(request(4, 30), seed);
+    const std::size_t count = first_half_of_a_character(alone(mine), tokenizer_);
+    if (count == 0 || count == 30) continue;
+    mine.stop = {kReplacement};
+    ServingPlay play = this->play(64);
+    const GenerationId id = play.submit(mine);
+    while (play.answers[id].samples[0].ids.size() < count) ASSERT_TRUE(play.step());
+    play.cancel(id);
+    EXPECT_EQ(play.answers.at(id).reason(), "cancelled");
+    EXPECT_EQ(play.answers.at(id).samples.at(0).text.find(kReplacement), std::string::npos);
+    ++cancelled;
+  }
+  EXPECT_EQ(cancelled, 3);
+}
+
 TEST_P(ServingEngine, EndsAtAStopStringWhereverTokensAreCut) {
   GenerationRequest mine = sampled(request(4, 40), 11);
   const std::vector<std::int32_t> ids = alone(mine);
@@ -371,7 +501,6 @@ TEST_P(ServingEngine, FreesAtOnceWhatACancelledRequestHeldWhereverItIs) {
     }
     play.run();
     EXPECT_EQ(play.answers.at(first).ids(), alone(request(5, 10)));
-    EXPECT_EQ(play.engine.queued(), 0);
   }
 }
 
@@ -403,6 +532,138 @@ TEST_P(ServingEngine, LetsSamplesEndAtDifferentTimes) {
   for (const auto& [sample, output] : play.answers.at(id).samples)
     EXPECT_EQ(output.ids, alone(mine, static_cast<std::uint64_t>(sample))) << "sample " << sample;
   EXPECT_LE(play.answers.at(id).samples.at(1).ids.size(), 5U);
+}
+
+// Logits that are not finite
+
+TEST_P(ServingEngineWithADamagedToken, EndsTheRequestsWhoseLogitsAreNotFiniteAndNoOther) {
+  const auto several = [](std::vector<std::int32_t> prompt_ids, std::int64_t samples) {
+    GenerationRequest request = asking(std::move(prompt_ids), 5);
+    request.samples = samples;
+    return request;
+  };
+  const std::vector<GenerationRequest> bad{
+      asking({1, 2, DamagedModel::kBadToken}, 3),
+      asking(bad_prompt(30, 2), 9),      // in chunks: the first are findable before any logits are seen
+      asking(bad_prompt(30, 29, 1), 1),  // ends with the pass, so its memory has gone back by then
+      asking(bad_prompt(12, 5, 2), 0),
+      several(bad_prompt(11, 6, 3), 3),
+      several(bad_prompt(8, 7, 4), 2)};
+  for (const std::int64_t batch : {8, 64}) {
+    ServingPlay play = this->play(96, {.max_batch_tokens = batch, .max_sequences = 8});
+    std::map<GenerationId, GenerationRequest> good, failing;
+    for (std::int64_t round = 0; round < 3; ++round) {
+      for (std::int64_t n = 0; n < std::ssize(bad); ++n) {
+        const GenerationRequest neighbour = asking(good_prompt(3 + n * 4, 10 + n), 12);
+        good[play.submit(neighbour)] = neighbour;
+        failing[play.submit(bad[static_cast<std::size_t>(n)])] = bad[static_cast<std::size_t>(n)];
+      }
+      for (int passes = 0; passes < 4; ++passes) play.step();
+    }
+    play.run();
+    for (const auto& [id, request] : good) {
+      EXPECT_EQ(play.answers.at(id).ids(), alone(request)) << "request " << id << ", batch " << batch;
+      EXPECT_EQ(play.answers.at(id).reason(), "length");
+    }
+    for (const auto& [id, request] : failing) {
+      const Answer& answer = play.answers.at(id);
+      expect_error(answer, "logit 0 is NaN");
+      EXPECT_EQ(std::ssize(answer.samples), request.samples);
+      EXPECT_EQ(answer.summary->generated_tokens, 0);
+    }
+    EXPECT_EQ(play.engine.totals().requests, std::ssize(good) + std::ssize(failing));
+    for (const GenerationRequest& request : bad) expect_nothing_found(play, request.prompt_ids);
+  }
+}
+
+TEST_P(ServingEngineWithADamagedToken, EndsARequestThatComesUponTheTokenInTheMiddle) {
+  const GenerationRequest request = going_bad(20, 59);
+  const std::vector<std::int32_t> told = report_of(request).output_ids;
+  std::vector<std::int32_t> all = request.prompt_ids;
+  all.insert(all.end(), told.begin(), told.end());
+  for (const std::int64_t every : {0, 3}) {  // preempted, and in a small pool swapped out
+    ServingPlay play = this->play(GetParam() == Kind::flat ? 96 : 30,
+                                  {.max_batch_tokens = 9, .max_sequences = 4, .preempt_every = every});
+    const GenerationRequest neighbour = asking(good_prompt(13, 3), 50);
+    const GenerationId before = play.submit(neighbour), id = play.submit(request),
+                       after = play.submit(neighbour);
+    play.run();
+    expect_error(play.answers.at(id), "logit 0 is NaN");
+    EXPECT_EQ(play.answers.at(id).ids(), told) << "what was told before stays told";
+    for (const GenerationId neighbours : {before, after})
+      EXPECT_EQ(play.answers.at(neighbours).ids(), alone(neighbour));
+    expect_nothing_found(play, all);
+  }
+}
+
+TEST_P(ServingEngineWithADamagedToken, EndsAllSamplesOfARequestOfWhichOneComesUponIt) {
+  const GenerationRequest request = going_bad(5, 40, 3);
+  ServingPlay play = this->play(96);
+  const GenerationRequest neighbour = asking(good_prompt(13, 3), 50);
+  const GenerationId id = play.submit(request), other = play.submit(neighbour);
+  play.run();
+  const Answer& answer = play.answers.at(id);
+  EXPECT_EQ(answer.samples.size(), 3U);
+  expect_error(answer, "logit 0 is NaN");
+  for (const auto& [sample, output] : answer.samples)
+    EXPECT_TRUE(begins(report_of(request, static_cast<std::uint64_t>(sample)).output_ids, output.ids));
+  EXPECT_EQ(play.answers.at(other).ids(), alone(neighbour));
+  expect_nothing_found(play, request.prompt_ids);
+}
+
+TEST_P(ServingEngineWithADamagedToken, DropsThePlanThatWouldShareWhatIsForgotten) {
+  for (const std::int64_t tokens : {1, 5}) {
+    ServingPlay play = this->play(64, {.max_batch_tokens = 40, .max_sequences = 4});
+    const GenerationId bad = play.submit(asking(bad_prompt(39, 38), tokens));
+    // There is no row left for it: it is admitted by the plan that is made while the first is computed.
+    std::vector<std::int32_t> begins_alike = good_prompt(38);
+    begins_alike.push_back(77);
+    const GenerationId good = play.submit(asking(begins_alike, 6));
+    EXPECT_TRUE(play.step());
+    EXPECT_EQ(play.answers.at(bad).reason(), "error");
+    EXPECT_FALSE(play.engine.scheduler().prepared());
+    play.run();
+    EXPECT_EQ(play.answers.at(good).ids(), alone(asking(begins_alike, 6)));
+    EXPECT_EQ(play.answers.at(good).summary->cached_tokens, 0);
+  }
+}
+
+TEST_P(ServingEngineWithADamagedToken, EndsARequestWhoseLogitsAreInfinite) {
+  // One number of the head: with some prompts the logit is beyond the largest float, one way or the other.
+  damaged_.set("lm_head.weight", 700, 3e38F, 1);
+  model_ = loaded_model(damaged_.path(), pool_, DType::f32, {{}});
+  ServingPlay play = this->play(96);
+  std::map<GenerationId, SequenceReport> expected;
+  std::map<std::string, int> reasons;
+  for (std::int64_t kind = 0; kind < 24; ++kind) {
+    const GenerationRequest request = asking(good_prompt(3 + kind % 5, kind), 4);
+    const SequenceReport report = report_of(request);
+    ++reasons[report.finish_reason];
+    expected[play.submit(request)] = report;
+  }
+  play.run();
+  EXPECT_GT(reasons["error"], 3);
+  EXPECT_GT(reasons["length"], 3);
+  for (const auto& [id, report] : expected) {
+    EXPECT_EQ(play.answers.at(id).reason(), report.finish_reason);
+    EXPECT_EQ(play.answers.at(id).ids(), report.output_ids);
+    if (report.finish_reason == "error") expect_error(play.answers.at(id), "logit 700 is +infinity");
+  }
+}
+
+TEST_P(ServingEngineThatSharesADamagedToken, RefusesToPinAPrefixWithIt) {
+  ServingPlay play = this->play(64);
+  const std::vector<std::int32_t> prefix = bad_prompt(11, 4);
+  try {
+    play.engine.pin(prefix);
+    FAIL() << "it was pinned";
+  } catch (const RunError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("the prefix to be pinned: logit 0 is NaN"))
+        << error.what();
+  }
+  EXPECT_EQ(play.held(), 0);
+  play.check();
+  expect_nothing_found(play, prefix);
 }
 
 // All of it at random
@@ -466,6 +727,11 @@ TEST_P(ServingEngine, LosesNothingInThousandsOfRandomOperations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngine, testing::ValuesIn(kAllKinds),
+                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineWithADamagedToken, testing::ValuesIn(kAllKinds),
+                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineThatSharesADamagedToken,
+                         testing::Values(Kind::sharing, Kind::tiered),
                          [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineThatShares, testing::Values(Kind::sharing, Kind::tiered),
                          [](const auto& info) { return name_of(info.param); });

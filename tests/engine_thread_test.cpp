@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <latch>
 #include <semaphore>
 
@@ -39,12 +40,16 @@ class Client {
   Answer answer_;
 };
 
-/// A store whose pass number `fails_at` goes wrong.
+/// A store whose pass number `fails_at` goes wrong, after `before_failure`, on the engine's thread.
 class FailingStore final : public KvStore {
  public:
-  FailingStore(KvStore& store, int fails_at) : store_(store), left_(fails_at) {}
+  FailingStore(KvStore& store, int fails_at, std::function<void()> before_failure)
+      : store_(store), left_(fails_at), before_failure_(std::move(before_failure)) {}
   void begin(const PassPlan& plan) override {
-    if (--left_ == 0) throw RunError("the device is gone");
+    if (--left_ == 0) {
+      before_failure_();
+      throw RunError("the device is gone");
+    }
     store_.begin(plan);
   }
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
@@ -53,17 +58,19 @@ class FailingStore final : public KvStore {
  private:
   KvStore& store_;
   int left_;
+  std::function<void()> before_failure_;
 };
 
 class AnEngineThread : public testing::Test {
  protected:
-  static constexpr std::int64_t kMaxQueued = 4;
+  static constexpr std::int64_t kMaxRequests = 4;
 
-  void start(int fails_at = 0) {
-    store_ = std::make_unique<FailingStore>(*cache_.store, fails_at);
+  void start(
+      int fails_at = 0, std::function<void()> before_failure = [] {}) {
+    store_ = std::make_unique<FailingStore>(*cache_.store, fails_at, std::move(before_failure));
     engine_ = std::make_unique<Engine>(*model_, *cache_.manager, *store_, nullptr,
                                        SchedulerSettings{.max_batch_tokens = 16, .max_sequences = 4});
-    door_ = std::make_unique<EngineThread>(*engine_, kMaxQueued);
+    door_ = std::make_unique<EngineThread>(*engine_, kMaxRequests);
   }
   void SetUp() override { start(); }
   void TearDown() override {
@@ -140,7 +147,7 @@ TEST_F(AnEngineThread, RefusesAtOnceWhatIsWrong) {
 TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
   Client held;
   hold(held);
-  std::vector<Client> clients(kMaxQueued - 1);  // the one that was admitted in this pass counts until its end
+  std::vector<Client> clients(kMaxRequests - 1);
   for (Client& client : clients) submit(client, request(4, 3));
   Client refused;
   EXPECT_EQ(std::get<EngineThread::Refusal>(door_->submit(request(4, 3), refused.listener())),
@@ -150,6 +157,19 @@ TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
   Client later;
   submit(later, request(4, 3));
   EXPECT_EQ(later.wait_for_end().reason(), "length");
+}
+
+TEST_F(AnEngineThread, HasRoomForAnotherOnceTheEndOfARequestIsTold) {
+  std::vector<std::int64_t> there;
+  Client client;
+  const auto tell = client.listener();
+  door_->submit(request(4, 2), [&](const GenerationEvent& event) {
+    there.push_back(door_->requests());
+    tell(event);
+  });
+  client.wait_for_end();
+  EXPECT_EQ(there, (std::vector<std::int64_t>{1, 0}));
+  EXPECT_EQ(door_->max_requests(), kMaxRequests);
 }
 
 TEST_F(AnEngineThread, CancelsFromOtherThreadsWhatRunsAndWhatWaits) {
@@ -261,6 +281,24 @@ TEST_F(AnEngineThread, TellsEveryRequestWhenTheEngineFails) {
   EXPECT_EQ(std::get<EngineThread::Refusal>(door_->submit(request(3, 3), late.listener())),
             EngineThread::Refusal::closed);
   door_->cancel(1);
+  door_->cancel_all();
+  EXPECT_TRUE(door_->wait_until_idle(std::chrono::milliseconds(0))) << "a failed engine has nothing to do";
+}
+
+TEST_F(AnEngineThread, TouchesAFailedEngineForNoCancellationThatCameWithTheFailure) {
+  door_.reset();
+  Client cancelled, neighbour;
+  GenerationId id = 0;
+  start(/*fails_at=*/3, [&] {
+    door_->cancel(id);
+    door_->cancel_all();
+  });
+  id = hold(cancelled, 100);
+  submit(neighbour, request(3, 100));
+  go_on_.count_down();
+  EXPECT_EQ(cancelled.wait_for_end().reason(), "error");
+  EXPECT_EQ(neighbour.wait_for_end().reason(), "error");
+  EXPECT_TRUE(door_->wait_until_idle(kForEver));
 }
 
 }  // namespace

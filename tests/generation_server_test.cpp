@@ -6,11 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <thread>
 
 #include "common/error.h"
 #include "common/model/utf8.h"
+#include "common/serving/openai.h"
+#include "common/serving/request_fields.h"
+#include "tests/files.h"
 #include "tests/http_client.h"
 #include "tests/serving.h"
 
@@ -59,6 +63,35 @@ class Gate {
   int may_pass_ = kAll, arrived_ = 0;
 };
 
+/// What the server's readers ask for the cache's capacity: before they encode a text, which is counted, and
+/// after it, where a long prompt waits at a gate.
+class AskedCapacity final : public KvManager {
+ public:
+  static constexpr std::int64_t kLong = 100;  // tokens
+
+  AskedCapacity(const KvManager& manager, Gate& gate) : manager_(manager), gate_(gate) {}
+  int encoded() const { return encoded_; }
+
+  std::int64_t capacity() const override {
+    ++encoded_;
+    return manager_.capacity();
+  }
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override {
+    if (std::ssize(token_ids) > kLong) gate_.pass();
+    return manager_.capacity_for(token_ids, salt);
+  }
+  std::optional<PassPlan> plan(std::span<const Work>) override { throw std::logic_error("only asked"); }
+  void commit(const PassPlan&) override {}
+  void abort(const PassPlan&) override {}
+  void free(std::int32_t) override {}
+  KvMemoryReport memory() const override { return {}; }
+
+ private:
+  const KvManager& manager_;
+  Gate& gate_;
+  mutable std::atomic<int> encoded_ = 0;
+};
+
 /// A store whose passes wait at a gate, and of which one may fail.
 class GatedStore final : public KvStore {
  public:
@@ -82,9 +115,10 @@ struct Served {
   Kind kind = Kind::sharing;
   std::int64_t blocks = 256;
   SchedulerSettings scheduler{.max_batch_tokens = 64, .max_sequences = 8};
-  std::int64_t max_queued = 32;
+  std::int64_t max_requests = 32;
   GenerationServerSettings server = {};
   bool has_tokenizer = true;
+  const Tokenizer* tokenizer = nullptr;  // another than the model's own
   std::vector<std::int32_t> pinned = {};
 };
 
@@ -116,12 +150,14 @@ class AGenerationServer : public testing::Test {
   void load(const Served& served) {
     cache_ = std::make_unique<ServingCache>(served.kind, served.blocks, kBlockSize, model_->config(), *pool_);
     store_ = std::make_unique<GatedStore>(*cache_->store, gate_);
-    const Tokenizer* const tokenizer = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const own = served.has_tokenizer ? tokenizer_ : nullptr;
+    const Tokenizer* const tokenizer = served.tokenizer != nullptr ? served.tokenizer : own;
     engine_ = std::make_unique<Engine>(*model_, *cache_->manager, *store_, tokenizer, served.scheduler);
     if (!served.pinned.empty()) engine_->pin(served.pinned);
     pinned_ = cache_->manager->memory().used_bytes;
-    door_ = std::make_unique<EngineThread>(*engine_, served.max_queued);
-    const ServedModel model{"fairytale", &model_->config(), tokenizer, cache_->manager.get(),
+    door_ = std::make_unique<EngineThread>(*engine_, served.max_requests);
+    asked_ = std::make_unique<AskedCapacity>(*cache_->manager, reading_);
+    const ServedModel model{"fairytale", &model_->config(), tokenizer, asked_.get(),
                             served.scheduler.max_sequences};
     std::promise<void> ready;
     serving_ = std::thread([this, model, &ready] {
@@ -136,6 +172,7 @@ class AGenerationServer : public testing::Test {
   /// Ends the server as a signal would.
   void end() {
     gate_.open();
+    reading_.open();
     server_->end();
     if (serving_.joinable()) serving_.join();
   }
@@ -168,6 +205,9 @@ class AGenerationServer : public testing::Test {
     body["stream"] = true;
     HttpClient client = connect();
     client.send_request("POST", path, body.dump());
+    return read_stream(client);
+  }
+  static std::vector<Json> read_stream(HttpClient& client) {
     EXPECT_EQ(client.read_head().headers.at("content-type"), "text/event-stream");
     std::vector<Json> parts;
     bool ended = false;
@@ -211,6 +251,11 @@ class AGenerationServer : public testing::Test {
     while (get("/metrics").body.find(line) == std::string::npos) std::this_thread::yield();
   }
 
+  /// Waits until so many requests wait: to be read, or to be admitted.
+  void wait_until_waiting(int count) const {
+    while (get("/health").json()["waiting"] != count) std::this_thread::yield();
+  }
+
   /// What the model alone gives: the loop of the four programs.
   SequenceReport alone(const Request& request) {
     ServingCache cache(Kind::sharing, 80, kBlockSize, lone_model_->config(), *lone_pool_);
@@ -227,7 +272,8 @@ class AGenerationServer : public testing::Test {
   static ThreadPool *pool_, *lone_pool_;  // the engine's thread has the first for itself
   static Transformer *model_, *lone_model_;
   static Tokenizer* tokenizer_;
-  Gate gate_;
+  Gate gate_, reading_;
+  std::unique_ptr<AskedCapacity> asked_;
   std::unique_ptr<GenerationServer> server_;
   std::unique_ptr<ServingCache> cache_;
   std::unique_ptr<GatedStore> store_;
@@ -271,6 +317,102 @@ TEST_F(AGenerationServer, ReportsWhatAPromptFoundInTheCache) {
   EXPECT_EQ(first["ids"], second["ids"]);
 }
 
+// What the chapter of step 4 promises: without salts, whoever guesses what another has sent sees in
+// cached_tokens whether he is right; with a salt for each he sees nothing.
+TEST_F(AGenerationServer, TellsNobodyOfAnotherSaltWhatIsCached) {
+  const auto text_with = [](int digit) {
+    return "The secret number of the castle gate, which the old king told nobody but his daughter, is " +
+           std::to_string(digit) + ". Once upon a time there was a king who had a daughter, and she said";
+  };
+  struct Form {
+    std::string path, salt;
+    std::function<std::int64_t(const Json& answer)> cached;
+  };
+  const auto own = [](const Json& answer) { return answer["usage"]["cached_tokens"].get<std::int64_t>(); };
+  const auto openai = [](const Json& answer) {
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<std::int64_t>();
+  };
+  const Form forms[] = {{"/generate", "salt", own},
+                        {"/generate", "cache_salt", own},
+                        {"/v1/completions", "cache_salt", openai},
+                        {"/v1/completions", "salt", openai}};
+  constexpr int secret = 7;
+  for (const Kind kind : {Kind::sharing, Kind::tiered}) {
+    for (const Form& form : forms) {
+      SCOPED_TRACE(name_of(kind) + ": " + form.salt + " in " + form.path);
+      start({.kind = kind});
+      const auto cached = [&](int digit, const Json& salt) {
+        Json request = {{"prompt", text_with(digit)}, {"max_tokens", 1}};
+        request[form.salt] = salt;
+        return form.cached(post(request, form.path).json());
+      };
+      EXPECT_EQ(cached(secret, "alice"), 0);
+      // Each candidate is asked for once: what they have in common is cached by the attacker himself.
+      const auto found = [&](const Json& salt) {
+        const std::int64_t first = cached(0, salt), common = cached(1, salt);
+        EXPECT_TRUE(salt == "alice" || first == 0) << "nothing is there but alice's";
+        std::vector<int> beyond;
+        for (int digit = 2; digit < 10; ++digit) {
+          if (cached(digit, salt) > common) beyond.push_back(digit);
+        }
+        return beyond;
+      };
+      EXPECT_EQ(found("mallory"), std::vector<int>{});
+      EXPECT_EQ(found(nullptr), std::vector<int>{});
+      EXPECT_EQ(found("alice"), std::vector<int>{secret}) << "with her salt he would find it";
+      TearDown();
+    }
+  }
+}
+
+TEST_F(AGenerationServer, SharesThePinnedPrefixWithItsOwnSaltAlone) {
+  const std::vector<std::int32_t> prefix = made_up_ids(32);
+  start({.blocks = 6, .pinned = prefix});
+  std::vector<std::int32_t> prompt = prefix;
+  prompt.resize(80, 7);
+  const auto ask = [&](const Json& salt) {
+    return post({{"prompt_ids", prompt}, {"max_tokens", 1}, {"cache_salt", salt}});
+  };
+  EXPECT_EQ(ask(nullptr).json()["usage"]["cached_tokens"], 32);
+  EXPECT_EQ(refusal({{"prompt_ids", prompt}, {"cache_salt", "alice"}}), Refusal(422, "prompt_ids"))
+      << "two of the six blocks are pinned, and of the others it needs five";
+  prompt.resize(64);
+  EXPECT_EQ(ask("alice").json()["usage"]["cached_tokens"], 0);
+}
+
+TEST_F(AGenerationServer, KeepsASaltThroughSamplesThatForkAndComeBack) {
+  start({.blocks = 12, .scheduler = {.max_batch_tokens = 64, .max_sequences = 4, .preempt_every = 3}});
+  const Json request = {{"prompt_ids", made_up_ids(40)}, {"n", 3}, {"max_tokens", 20}, {"temperature", 1}};
+  const auto with_salt = [&](const Json& salt) {
+    Json salted = request;
+    salted["cache_salt"] = salt;
+    return generate(salted);
+  };
+  const Json alice = with_salt("alice"), mallory = with_salt("mallory");
+  EXPECT_EQ(alice["usage"]["cached_tokens"], 0);
+  EXPECT_EQ(mallory["usage"]["cached_tokens"], 0);
+  EXPECT_EQ(mallory["samples"], alice["samples"]) << "a salt changes no answer";
+  const auto cached = [&](const Json& sample, const Json& salt) {
+    std::vector<std::int32_t> ids = made_up_ids(40);
+    for (const Json& id : sample["ids"]) ids.push_back(id);
+    return generate({{"prompt_ids", ids}, {"max_tokens", 0}, {"cache_salt", salt}})["usage"]["cached_tokens"];
+  };
+  for (const Json& sample : mallory["samples"])
+    EXPECT_EQ(cached(sample, "mallory"), 48) << "prompt and output";
+  for (std::size_t n = 0; n < 3; ++n)
+    EXPECT_EQ(cached(mallory["samples"][n], n == 0 ? Json(nullptr) : Json("bob " + std::to_string(n))), 0);
+}
+
+TEST_F(AGenerationServer, TakesASaltWhereNothingIsShared) {
+  for (const Kind kind : kAllKinds) {
+    start({.kind = kind});
+    const Json plain = generate({{"prompt", kPrompt}, {"max_tokens", 8}});
+    EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 8}, {"salt", "x"}})["ids"], plain["ids"]);
+    EXPECT_EQ(post({{"prompt", kPrompt}, {"cache_salt", "x"}}, "/v1/completions").status, 200);
+    TearDown();
+  }
+}
+
 // TK1, TK2, TK9: streams and wholes of wild texts, with characters that come in parts and bytes that are
 // none.
 TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
@@ -294,6 +436,71 @@ TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
     EXPECT_EQ(parts.back()["usage"]["generated_tokens"], whole["usage"]["generated_tokens"]);
     EXPECT_TRUE(parts.back().contains("timings"));
   }
+}
+
+/// Buffers as small as the system has them, and a client that may take its time.
+Served to_a_slow_reader() {
+  Served served;
+  served.blocks = 1024;
+  served.server.http.unsent_bytes = 2 << 10;
+  served.server.http.socket_bytes = 4 << 10;
+  served.server.http.write = kForEver * 10;
+  return served;
+}
+
+// What waits for it grows by its text and ids, not by an event each.
+TEST_F(AGenerationServer, JoinsTheTokensOfASampleForAClientThatReadsSlowly) {
+  start(to_a_slow_reader());
+  Json request = {{"prompt", kPrompt}, {"n", 8},           {"max_tokens", 150},
+                  {"seed", 1},         {"temperature", 1}, {"ignore_eos", true}};
+  const Json whole = generate(request);
+  request["stream"] = true;
+  HttpClient client(port_of(server_->address()), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/generate", request.dump());
+  while (door_->status(kForEver).totals.requests < 2)
+    std::this_thread::yield();  // all is computed, little read
+  const std::vector<Json> parts = read_stream(client);
+  std::vector<std::string> texts(8), reasons(8);
+  std::vector<std::vector<Json>> ids(8);
+  for (const Json& part : parts) {
+    const auto sample = part["sample"].get<std::size_t>();
+    EXPECT_FALSE(part.contains("id") && part.contains("ids"));
+    texts[sample] += part["text"];
+    if (part.contains("id")) ids[sample].push_back(part["id"]);
+    if (part.contains("ids")) {
+      EXPECT_GT(part["ids"].size(), 1U);
+      for (const Json& id : part["ids"]) ids[sample].push_back(id);
+    }
+    EXPECT_EQ(reasons[sample], "") << "something is told after the end";
+    reasons[sample] = part.value("finish_reason", "");
+    EXPECT_EQ(part.contains("usage"), &part == &parts.back());
+  }
+  for (std::size_t sample = 0; sample < 8; ++sample) {
+    EXPECT_EQ(texts[sample], whole["samples"][sample]["text"]);
+    EXPECT_EQ(Json(ids[sample]), whole["samples"][sample]["ids"]);
+    EXPECT_EQ(reasons[sample], "length");
+  }
+  EXPECT_LT(parts.size(), 8U * 150 / 2);
+}
+
+TEST_F(AGenerationServer, JoinsTheTextOfAChoiceForAClientOfOpenAiThatReadsSlowly) {
+  start(to_a_slow_reader());
+  Json request = {{"prompt", kPrompt}, {"n", 8}, {"max_tokens", 150}, {"seed", 1}, {"ignore_eos", true}};
+  const Json whole = post(request, "/v1/completions").json();
+  request["stream"] = true;
+  request["stream_options"] = {{"include_usage", true}};
+  HttpClient client(port_of(server_->address()), /*receive_buffer=*/4 << 10);
+  client.send_request("POST", "/v1/completions", request.dump());
+  while (door_->status(kForEver).totals.requests < 2) std::this_thread::yield();
+  const std::vector<Json> parts = read_stream(client);
+  std::vector<std::string> texts(8);
+  for (const Json& part : parts) {
+    for (const Json& choice : part["choices"]) texts[choice["index"].get<std::size_t>()] += choice["text"];
+  }
+  for (std::size_t sample = 0; sample < 8; ++sample)
+    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"]);
+  EXPECT_EQ(parts.back()["usage"], whole["usage"]);
+  EXPECT_LT(parts.size(), 8U * 150 / 2);
 }
 
 TEST_F(AGenerationServer, EndsAtStopStrings) {
@@ -432,8 +639,11 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
       {"stop",
        {"", 5, true, Json::array({""}), Json::array({1}), Json::object(), std::string(2000, 'x'),
         std::vector<std::string>(17, "x")}},
+      {"salt", {"", 5, true, Json::array({"a"}), Json::object(), std::string(257, 'x')}},
+      {"cache_salt", {"", 5, true, Json::array({"a"}), Json::object(), std::string(257, 'x')}},
       {"ignore_eos", {0, "true"}},
       {"stream", {"false", 1}},
+      {"add_special_tokens", {"false", 0}},
       {"max_token", {5}},
       {"model", {"fairytale"}},
   };
@@ -448,7 +658,70 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   EXPECT_EQ(refusal(Json::object()), Refusal(400, "prompt"));
   EXPECT_EQ(refusal({{"prompt", nullptr}}), Refusal(400, "prompt"));
   EXPECT_EQ(refusal({{"prompt", kPrompt}, {"prompt_ids", {1}}}), Refusal(400, "prompt_ids"));
+  EXPECT_EQ(refusal({{"prompt", kPrompt}, {"cache_salt", "a"}, {"salt", "b"}}), Refusal(400, "salt"));
+  for (const Json& salt : {Json(nullptr), Json("a"), Json(std::string(256, 'x'))})
+    EXPECT_EQ(refusal({{"prompt", kPrompt}, {"max_tokens", 1}, {"cache_salt", salt}, {"salt", salt}}).first,
+              200);
   EXPECT_EQ(generate({{"prompt", " "}, {"max_tokens", 1}})["ids"].size(), 1U);
+}
+
+TEST_F(AGenerationServer, QuotesLittleOfABodyThatIsWrongAndNamesThePlace) {
+  start();
+  const std::string tabs(100'000, '\t');
+  std::string many, deep = "1";
+  for (int n = 0; n < 20'000; ++n) many += "\U0001F43A";
+  for (int level = 0; level < 60; ++level) deep = R"({"a":)" + deep + "}";
+  const std::pair<std::string, std::string> wrong[] = {
+      {R"({"prompt":)" + tabs + "x}", "column 100011"},
+      {"{\"prompt\":\n" + tabs + "\"\x01\"}", "line 2"},
+      {R"({"prompt":)" + std::string(100'000, '7') + "x}", "column 100011"},
+      {R"({"n":1)" + std::string(100'000, '0') + "}", "line 1, column 1000"},
+      {R"({"n":1)" + std::string(100'000, 'e') + "}", "column 8"},
+      {R"({"prompt":")" + many + "\n\"}", "line 2, column 0"},
+      {R"({"prompt":")" + many + R"(\ud800"})", "column"},
+      {R"({"prompt":"a"} )" + many, "column"},
+      {many, "column 1"},
+      {R"({"prompt":"a",)" + std::string(100'000, '\n') + "\xFF}", "line 100001, column"},
+      {std::string("{\n \0}", 5), "line 2, column 2"},
+      {"[\"" + many + "\"]", ""},
+      {R"({")" + many + R"(":1,")" + many + R"(":2})", "twice"},
+      {R"({"prompt":[")" + many + R"("]})", "prompt"},
+      {R"({"stop":[[")" + many + R"("]]})", "stop"},
+      {R"({"stop":")" + many + R"("})", "stop"},
+      {R"({"temperature":")" + many + R"("})", "temperature"},
+      {R"({"temperature":)" + deep + "}", "temperature"},
+      {R"({")" + many + R"(":1})", "no field"},
+  };
+  for (const auto& [body, place] : wrong) {
+    HttpClient client = connect();
+    client.send_request("POST", "/generate", body);
+    const HttpResponse response = client.read_response();
+    EXPECT_EQ(response.status, 400) << body.substr(0, 30);
+    const std::string message = response.error()["message"];
+    EXPECT_LT(response.body.size(), 800U) << body.substr(0, 30);
+    EXPECT_NE(message.find(place), std::string::npos) << place << ": " << message;
+    EXPECT_EQ(response.body.find("\uFFFD"), std::string::npos) << "no character is cut: " << message;
+    // Of a pair of escapes neither is without the other.
+    const std::size_t cut = message.rfind("...");
+    EXPECT_FALSE(cut != std::string::npos && cut >= 6 && message.substr(cut - 6, 4) == "\\ud8") << message;
+  }
+}
+
+TEST_F(AGenerationServer, QuotesLittleOfALongPathOrMethod) {
+  start();
+  std::string wolves;
+  for (int n = 0; n < 1000; ++n) wolves += "%F0%9F%90%BA";
+  for (const std::string front : {"/", "/x", "/xx", "/xxx"}) {
+    const HttpResponse response = get(front + wolves);
+    EXPECT_EQ(response.status, 404);
+    EXPECT_LT(response.body.size(), 500U);
+    EXPECT_EQ(response.body.find("\uFFFD"), std::string::npos) << "no character is cut: " << response.body;
+  }
+  HttpClient client = connect();
+  client.send_request(std::string(10'000, 'X'), "/generate");
+  const HttpResponse response = client.read_response();
+  EXPECT_EQ(response.status, 405);
+  EXPECT_LT(response.body.size(), 500U);
 }
 
 // HT5: no body, however broken, is worth more than an answer.
@@ -546,6 +819,29 @@ TEST_F(AGenerationServer, RecognisesSpecialTokensInAPrompt) {
   EXPECT_EQ(answer["ids"], generate({{"prompt_ids", {0}}, {"max_tokens", 3}})["ids"]);
 }
 
+// A checkpoint may have tokens that its model was not made for.
+TEST_F(AGenerationServer, NamesTheTextThatHasATokenTheModelDoesNotHave) {
+  const TemporaryFolder folder;
+  Json file = Json::parse(read_file(checkpoint_folder("fairytale") / "tokenizer.json"));
+  Json token = file["added_tokens"].at(0);
+  token["id"] = model_->config().vocab_size;
+  token["content"] = "<new>";
+  file["added_tokens"].push_back(token);
+  write_file(folder / "tokenizer.json", file.dump());
+  const Tokenizer tokenizer(folder.path());
+  start({.tokenizer = &tokenizer});
+  for (const char* path : {"/generate", "/v1/completions"}) {
+    const HttpResponse response = post({{"prompt", "hi <new>"}, {"max_tokens", 1}}, path);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_EQ(response.error()["field"], "prompt") << path;
+    const std::string message = response.error()["message"];
+    EXPECT_NE(message.find("4096"), std::string::npos) << message;
+    EXPECT_EQ(message.find("prompt_ids"), std::string::npos) << message;
+  }
+  EXPECT_EQ(post({{"prompt", "hi"}, {"max_tokens", 1}}).status, 200);
+  end();  // it uses the tokenizer
+}
+
 TEST_F(AGenerationServer, WorksWithIdsAloneWhereThereIsNoTokenizer) {
   start({.has_tokenizer = false});
   const Json answer = generate({{"prompt_ids", ids_of(kPrompt)}, {"max_tokens", 4}});
@@ -559,7 +855,7 @@ TEST_F(AGenerationServer, WorksWithIdsAloneWhereThereIsNoTokenizer) {
 // Clients that come and go
 
 TEST_F(AGenerationServer, TellsWhoComesToAFullQueueToComeAgain) {
-  start({.max_queued = 2});
+  start({.max_requests = 2});
   gate_.close();
   std::vector<HttpClient> clients;
   for (int n = 0; n < 2; ++n) {
@@ -638,7 +934,7 @@ TEST_F(AGenerationServer, FreesThePlaceInTheQueueOfAClientThatLeaves) {
 
 // HT8: many streams, many that ask nothing and some that are slow keep nobody from asking how it is.
 TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
-  start({.max_queued = 64});
+  start({.max_requests = 64});
   gate_.close();
   std::vector<HttpClient> streams, others;
   for (int n = 0; n < 64; ++n)
@@ -657,24 +953,119 @@ TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
   EXPECT_EQ(get("/health").json()["running"], 0);
 }
 
-// HT8: who has a long text read, which takes longer than anything else, does not keep others from asking.
-TEST_F(AGenerationServer, SaysHowItIsBesideManyLongPrompts) {
-  start();
-  constexpr int kClients = 12;
+/// A body that takes a reader long: the gate holds him.
+std::string long_body() {
   std::string text;
-  while (text.size() < 900'000) text += "wolf ";
-  const std::string request = Json{{"prompt", text}}.dump();
+  for (std::int64_t n = 0; n <= AskedCapacity::kLong; ++n) text += " wolf";
+  return std::string(900'000, ' ') + Json{{"prompt", text}, {"max_tokens", 2}}.dump();
+}
+
+// HT8: who has a long text read, which takes longer than anything else, keeps nobody with a short one from
+// being answered.
+TEST_F(AGenerationServer, AnswersShortRequestsBesideManyLongTexts) {
+  start();
+  reading_.close();
   std::vector<HttpClient> clients;
-  for (int n = 0; n < kClients; ++n) {
+  for (int n = 0; n < 6; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", long_body());
+  }
+  reading_.wait_for(1);
+  wait_until_waiting(6);
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 2}})["ids"].size(), 2U);
+  EXPECT_EQ(asked_->encoded(), 1 + 1) << "the first of the long ones, and the short one";
+  reading_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST_F(AGenerationServer, EncodesNoTextOfAClientThatHasLeft) {
+  start();
+  reading_.close();
+  constexpr int kGone = 20;
+  HttpClient first = connect();
+  first.send_request("POST", "/generate", long_body());
+  reading_.wait_for(1);
+  for (int n = 0; n < kGone; ++n) connect().send_request("POST", "/generate", long_body());
+  wait_for_departures(kGone);
+  EXPECT_EQ(get("/health").json()["waiting"], 1);
+  reading_.open();
+  EXPECT_EQ(first.read_response().status, 200);
+  EXPECT_EQ(connect().post("/generate", {{"prompt", kPrompt}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(asked_->encoded(), 2) << "the first and the last";
+}
+
+TEST_F(AGenerationServer, CountsTextsThatAreStillToBeReadAsWaiting) {
+  start({.max_requests = 3});
+  reading_.close();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 3; ++n) {
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", long_body());
+  }
+  wait_until_waiting(3);
+  const HttpResponse refused = post({{"prompt", kPrompt}, {"max_tokens", 2}});
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  clients.pop_back();
+  wait_for_departures(1);
+  EXPECT_EQ(post({{"prompt", kPrompt}, {"max_tokens", 2}}).status, 200) << "the one that left made room";
+  reading_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST_F(AGenerationServer, RefusesATextThatIsTooLongWithoutEncodingIt) {
+  start();
+  std::string text;
+  while (text.size() < 900'000) text += "the";
+  const HttpResponse response = post({{"prompt", text}});
+  EXPECT_EQ(response.status, 422);
+  EXPECT_EQ(response.error()["field"], "prompt");
+  EXPECT_NE(response.error()["message"].get<std::string>().find("900000 bytes"), std::string::npos);
+  EXPECT_EQ(refusal({{"prompt", text}}, "/v1/completions"), Refusal(422, "prompt"));
+}
+
+TEST_F(AGenerationServer, AnswersAtOnceWhoIsStillToBeReadWhenItEnds) {
+  start();
+  reading_.close();
+  HttpClient read = connect(), unread = connect();
+  read.send_request("POST", "/generate", long_body());
+  reading_.wait_for(1);
+  unread.send_request("POST", "/generate", long_body());
+  wait_until_waiting(2);
+  server_->end();
+  EXPECT_EQ(unread.read_response().status, 503);
+  reading_.open();
+  EXPECT_EQ(read.read_response().status, 503);
+  serving_.join();
+  EXPECT_EQ(asked_->encoded(), 1);
+}
+
+// As many as may run and as many as may wait come at once, and then one more.
+TEST_F(AGenerationServer, TakesABurstOfAllThatMayRunAndAllThatMayWait) {
+  constexpr int kRunning = 4, kWaiting = 20;
+  start({.scheduler = {.max_batch_tokens = 64, .max_sequences = kRunning},
+         .max_requests = kRunning + kWaiting});
+  gate_.close();
+  const std::string request = Json{{"prompt", kPrompt}, {"max_tokens", 3}}.dump();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kRunning + kWaiting; ++n) {
     clients.push_back(connect());
     clients.back().send_request("POST", "/generate", request);
   }
-  EXPECT_EQ(get("/health").status, 200);
-  const std::string metrics = get("/metrics").body;
-  for (int read = kClients / 2; read <= kClients; ++read)
-    EXPECT_EQ(metrics.find(fmt::format("{{code=\"422\"}} {}\n", read)), std::string::npos)
-        << "it came after them";
-  EXPECT_EQ(clients.front().read_response().status, 422);
+  Json health;
+  do {
+    health = get("/health").json();
+  } while (health["waiting"].get<int>() + health["running"].get<int>() < kRunning + kWaiting);
+  const HttpResponse refused = post({{"prompt", kPrompt}});
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.headers.at("retry-after"), "3")
+      << "24 requests, of which nobody knows how long they take";
+  EXPECT_EQ(post({{"prompt", kPrompt}}).headers.at("retry-after"), "4")
+      << "25, with the one that comes again";
+  gate_.open();
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+  EXPECT_EQ(post({{"prompt", kPrompt}}).status, 200);
 }
 
 TEST_F(AGenerationServer, TellsOfARequestInItsFirstPasses) {
@@ -759,6 +1150,66 @@ TEST_F(AGenerationServer, AnswersWhoWaitedForTheWholeThatItsEngineHasFailed) {
   EXPECT_EQ(post({{"prompt", kPrompt}, {"max_tokens", 50}, {"n", 2}}).status, 503);
 }
 
+TEST_F(AGenerationServer, AddsSpecialTokensUnlessARequestSaysNot) {
+  const Tokenizer llama(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
+  start();
+  ServedModel model{"llama", &model_->config(), &llama, cache_->manager.get(), 8};
+  const auto ids = [&](Json request, bool openai) {
+    request["prompt"] = "<s>user";
+    return openai ? read_completion_request(request.dump(), model, "", 0).request.prompt_ids
+                  : read_generate_request(request.dump(), model).request.prompt_ids;
+  };
+  using Ids = std::vector<std::int32_t>;
+  const Ids with = {1, 1, 335, 559, 353}, without = {1, 335, 559, 353};
+  for (const bool openai : {false, true}) {
+    model.add_special_tokens = true;
+    EXPECT_EQ(ids(Json::object(), openai), with);
+    EXPECT_EQ(ids({{"add_special_tokens", nullptr}}, openai), with);
+    EXPECT_EQ(ids({{"add_special_tokens", false}}, openai), without);
+    model.add_special_tokens = false;  // as --no-special-tokens says
+    EXPECT_EQ(ids(Json::object(), openai), without);
+    EXPECT_EQ(ids({{"add_special_tokens", true}}, openai), with);
+    EXPECT_THROW(ids({{"add_special_tokens", 1}}, openai), RequestError);
+  }
+}
+
+/// A tokenizer of the letters a and b with a pattern that takes its whole budget to say no.
+struct SlowTokenizer {
+  explicit SlowTokenizer(const char* pattern) {
+    const Json file = {
+        {"model", {{"vocab", {{"a", 1}, {"b", 2}}}, {"merges", Json::array()}}},
+        {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}}};
+    std::ofstream(folder.path() / "tokenizer.json") << file;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(AGenerationServer, RefusesATextThatItsTokenizerTakesTooLongFor) {
+  const SlowTokenizer slow("(?:a|aa)+[bc]");
+  const Tokenizer tokenizer(slow.folder.path());
+  start({.tokenizer = &tokenizer});
+  const HttpResponse response = post({{"prompt", std::string(5000, 'a')}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(response.json()["error"]["field"], "prompt");
+  EXPECT_NE(response.body.find("steps for each byte of the text"), std::string::npos) << response.body;
+  const Json answer = post({{"prompt", "xa\xC3\xA9"}, {"max_tokens", 1}}).json();
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 1);
+  EXPECT_EQ(answer["usage"]["bytes_left_out"], 3);
+  EXPECT_FALSE(post({{"prompt", "a"}, {"max_tokens", 1}}).json()["usage"].contains("bytes_left_out"));
+}
+
+TEST_F(AGenerationServer, EndsWithoutWaitingForTheTextThatIsEncoded) {
+  const SlowTokenizer slow("(?:a|aa)+[bc]");
+  const Tokenizer tokenizer(slow.folder.path());
+  start({.tokenizer = &tokenizer});
+  // Its budget would last for seconds, and its end be a 400.
+  HttpClient client = connect();
+  client.send_request("POST", "/generate", Json{{"prompt", std::string(1'000'000, 'a')}}.dump());
+  EXPECT_EQ(get("/health").status, 200);
+  server_->end();
+  EXPECT_EQ(client.read_response().status, 503);
+}
+
 TEST_F(AGenerationServer, FinishesWhatRunsBeforeItEnds) {
   start();
   gate_.close();
@@ -804,13 +1255,17 @@ TEST_F(AGenerationServer, EndsWithoutItsEngineWhereAPassDoesNotEnd) {
   settings.finish = milliseconds(1);
   start({.server = settings});
   gate_.close();
-  gate_.let(2);
-  Json request = {{"prompt", kPrompt}, {"max_tokens", 900}, {"ignore_eos", true}};
+  Json request = {{"prompt", kPrompt}, {"max_tokens", 900}, {"ignore_eos", true}, {"n", 2}};
+  HttpClient stream = open_stream(request, 0);
+  gate_.wait_for(1);
+  gate_.let(1);  // the first token of the stream, and of nobody else
+  EXPECT_EQ(stream.read_head().status, 200);
+  EXPECT_TRUE(stream.read_chunk());
+  gate_.wait_for(2);
+  request["n"] = 1;
   HttpClient whole = connect();
   whole.send_request("POST", "/generate", request.dump());
-  request["n"] = 2;
-  HttpClient stream = open_stream(request, 1);
-  gate_.wait_for(3);
+  wait_until_waiting(1);
   server_->end();
   std::map<std::int64_t, std::string> reasons;
   std::string last;
@@ -937,6 +1392,92 @@ TEST_F(AGenerationServer, SamplesInTheFormOfOpenAi) {
   EXPECT_NE(any(), any()) << "without a seed, two texts of 16 tokens";
 }
 
+TEST_F(AGenerationServer, TellsOpenAiThatTheLengthEndedWhatOutgrewThePool) {
+  start({.kind = Kind::paged, .blocks = 8});
+  const Json request = {{"prompt", made_up_ids(120)}, {"max_tokens", 200}, {"ignore_eos", true}};
+  EXPECT_EQ(post(request, "/v1/completions").json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(stream(request, "/v1/completions").back()["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(AGenerationServer, TakesBothNamesForTheNumberOfNewTokens) {
+  start();
+  const auto tokens_of = [this](Json fields) {
+    fields["prompt"] = kPrompt;
+    fields["ignore_eos"] = true;
+    return post(fields, "/v1/completions").json()["usage"]["completion_tokens"].get<int>();
+  };
+  EXPECT_EQ(tokens_of({}), 16);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 0}}), 0);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}, {"max_tokens", 5}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", 5}, {"max_tokens", nullptr}}), 5);
+  EXPECT_EQ(tokens_of({{"max_completion_tokens", nullptr}, {"max_tokens", 5}}), 5);
+  for (const Json& value : {Json(6), Json(16), Json(-1), Json("5"), Json(1.5)}) {
+    const Json both = {{"prompt", kPrompt}, {"max_tokens", 5}, {"max_completion_tokens", value}};
+    EXPECT_EQ(refusal(both, "/v1/completions"), Refusal(400, "max_completion_tokens")) << value;
+  }
+}
+
+TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
+  start();
+  const Json none = Json::array(), nothing = Json::object();
+  struct Field {
+    const char* name;
+    std::vector<Json> harmless, wrong;
+  };
+  const Field fields[] = {
+      {"repetition_penalty", {1, 1.0}, {1.3, 0, "1", true}},
+      {"repeat_penalty", {1, 1.0}, {1.1, 0}},
+      {"presence_penalty", {0, 0.0}, {0.5, "0", false}},
+      {"frequency_penalty", {0, 0.0}, {-1, none}},
+      {"min_p", {0, 0.0}, {0.05, "0"}},
+      {"typical_p", {1, 1.0}, {0.9, 0}},
+      {"stop_token_ids", {none}, {{2}, 2, nothing, ""}},
+      {"max_new_tokens", {}, {0, 16}},
+      {"n_predict", {}, {-1, 16}},
+      {"min_tokens", {0}, {1, false}},
+      {"truncate_prompt_tokens", {}, {-1, 100}},
+      {"response_format", {{{"type", "text"}}}, {{{"type", "json_object"}}, "text", nothing}},
+      {"guided_json", {}, {nothing, "{}"}},
+      {"guided_regex", {}, {"a*", ""}},
+      {"guided_choice", {}, {{"a", "b"}, none}},
+      {"guided_grammar", {}, {"root ::= a"}},
+      {"structured_outputs", {}, {{{"regex", "a*"}}}},
+      {"grammar", {""}, {"root ::= a", none}},
+      {"json_schema", {}, {nothing}},
+      {"logit_bias", {nothing}, {{{"5", 1}}, "", none, 0, false}},
+      {"bad_words", {none}, {{"wolf"}, ""}},
+      {"allowed_token_ids", {none}, {{5}}},
+      {"suffix", {""}, {"end", nothing, none, 0, false}},
+      {"echo", {false}, {true, 0, "false"}},
+      {"logprobs", {}, {0, 1, true}},
+      {"tools", {none}, {{{{"type", "function"}}}}},
+      {"tool_choice", {"none"}, {"auto", nothing}},
+      {"use_beam_search", {false}, {true, 0}},
+      {"num_beams", {1}, {4}},
+      {"length_penalty", {1, 1.0}, {2}},
+      {"include_stop_str_in_output", {false}, {true}},
+      {"skip_special_tokens", {true}, {false}},
+      {"messages", {}, {none}},
+      {"user", {"me", ""}, {5, nothing, none, true}},
+  };
+  Json all_harmless = {{"prompt", kPrompt}, {"max_tokens", 1}};
+  for (const auto& [name, harmless, wrong] : fields) {
+    Json request = {{"prompt", kPrompt}, {"max_tokens", 1}, {name, nullptr}};
+    EXPECT_EQ(post(request, "/v1/completions").status, 200) << name;
+    for (const Json& value : harmless) {
+      all_harmless[name] = request[name] = value;
+      EXPECT_EQ(post(request, "/v1/completions").status, 200) << name << ": " << value;
+    }
+    for (const Json& value : wrong) {
+      request[name] = value;
+      EXPECT_EQ(refusal(request, "/v1/completions"), Refusal(400, name)) << value;
+      EXPECT_EQ(refusal(request), Refusal(400, name)) << "the other form knows its own fields alone";
+    }
+  }
+  EXPECT_EQ(post(all_harmless, "/v1/completions").status, 200);
+}
+
 TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
   start();
   const std::pair<const char*, Json> wrong[] = {{"presence_penalty", 0.5},
@@ -946,6 +1487,9 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
                                                 {"echo", true},
                                                 {"logprobs", 1},
                                                 {"best_of", 3},
+                                                {"cache_salt", ""},
+                                                {"salt", 5},
+                                                {"best_of", 0},
                                                 {"prompt", {"a", "b"}},
                                                 {"prompt", 5},
                                                 {"prompt", Json::array()},
@@ -960,8 +1504,10 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
   }
   const Json harmless = {{"prompt", kPrompt},     {"presence_penalty", 0}, {"logit_bias", Json::object()},
                          {"suffix", nullptr},     {"echo", false},         {"logprobs", nullptr},
-                         {"something new", true}, {"max_tokens", 1}};
+                         {"something new", true}, {"max_tokens", 1},       {"cache_salt", nullptr}};
   EXPECT_EQ(post(harmless, "/v1/completions").status, 200);
+  EXPECT_EQ(refusal({{"prompt", kPrompt}, {"n", 2}, {"best_of", 1}}, "/v1/completions"),
+            Refusal(400, "best_of"));
   const HttpResponse response = post({{"prompt", 5}}, "/v1/completions");
   EXPECT_EQ(response.error()["param"], "prompt");
   EXPECT_EQ(response.error()["type"], "invalid_request_error");

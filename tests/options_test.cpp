@@ -61,6 +61,7 @@ TEST(Options, HaveTheDocumentedDefaults) {
   EXPECT_TRUE(options.prompts.empty());
   EXPECT_EQ(options.tokens, 64);
   EXPECT_FALSE(options.ignore_eos);
+  EXPECT_FALSE(options.no_special_tokens);
   EXPECT_EQ(options.sampling.temperature, 0);
   EXPECT_EQ(options.sampling.top_k, 0);
   EXPECT_EQ(options.sampling.top_p, 1);
@@ -122,6 +123,12 @@ TEST(Options, TakeEveryOptionOfEveryStep) {
   EXPECT_EQ(prefix.host_blocks, 4);
 }
 
+TEST(Options, LeaveSpecialTokensOutInEveryStepAndOfAServerToo) {
+  for (const Step step : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache})
+    EXPECT_TRUE(parse({"--no-special-tokens", "--prompt", "a"}, step).no_special_tokens);
+  EXPECT_TRUE(parse({"--no-special-tokens", "--serve"}, Step::prefix_cache).no_special_tokens);
+}
+
 TEST(Options, TakeEveryName) {
   EXPECT_EQ(parse({"--device=cuda"}).device, DeviceChoice::cuda);
   EXPECT_EQ(parse({"--device=auto"}).device, DeviceChoice::automatic);
@@ -144,6 +151,19 @@ TEST(Options, KeepPromptsAndIdsInTheOrderOfTheLine) {
   const Options options =
       parse({"--prompt", "a", "--ids", "1,2", "--tokens", "3", "--prompt", "b", "--ids=4"});
   EXPECT_EQ(options.prompts, (std::vector<Prompt>{"a", Ids{1, 2}, "b", Ids{4}}));
+}
+
+TEST(Options, KeepPromptFilesAmongTheOtherPrompts) {
+  const Options options =
+      parse({"--prompt", "a", "--prompt-file", "b.txt", "--ids", "1", "--prompt-file=-", "--prompt", "c"});
+  EXPECT_EQ(options.prompts, (std::vector<Prompt>{"a", PromptFile{"b.txt"}, Ids{1}, PromptFile{"-"}, "c"}));
+}
+
+TEST(Options, RefuseStdinTwiceAndAFileWithoutAName) {
+  EXPECT_EQ(refusal({"--prompt-file", "-", "--prompt", "a", "--prompt-file=-"}),
+            "--prompt-file - is given twice; stdin can be read only once");
+  EXPECT_EQ(refusal({"--prompt-file="}), "--prompt-file must be a text that is not empty, not \"\"");
+  EXPECT_EQ(refusal({"--prompt-file"}), "--prompt-file needs a value: --prompt-file FILE");
 }
 
 TEST(Options, KeepTheBytesOfAPrompt) {
@@ -375,6 +395,9 @@ TEST(Options, RefuseContradictions) {
             "--model and --random-weights exclude each other: the weights are read or made up");
   EXPECT_EQ(refusal({"--prompt", "a", "--random-weights", "fairytale"}),
             "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
+  EXPECT_EQ(
+      refusal({"--prompt-file", "a", "--random-weights", "fairytale"}),
+      "--prompt-file needs a tokenizer, which --random-weights does not have; give token ids with --ids");
   EXPECT_EQ(refusal({"--system-prompt", "a", "--random-weights", "fairytale"}, Step::prefix_cache),
             "--system-prompt needs a tokenizer, which --random-weights does not have");
   EXPECT_EQ(refusal({"--num-blocks", "4", "--kv-memory", "1MiB"}, Step::paged),
@@ -384,6 +407,8 @@ TEST(Options, RefuseContradictions) {
   EXPECT_EQ(refusal({"--demo", "--json"}), "--demo and --json exclude each other: both write on stdout");
   EXPECT_EQ(refusal({"--logits"}), "--logits needs --json");
   EXPECT_EQ(refusal({"--ids", "1", "--random-weights", "fairytale"}), "accepted");
+  EXPECT_EQ(refusal({"--no-special-tokens", "--random-weights", "fairytale"}),
+            "--no-special-tokens needs a tokenizer, which --random-weights does not have");
 }
 
 TEST(Options, ServeWhereTheyAreTold) {
@@ -392,17 +417,22 @@ TEST(Options, ServeWhereTheyAreTold) {
   EXPECT_EQ(defaults.host, "127.0.0.1");
   EXPECT_EQ(defaults.port, 5000);
   EXPECT_EQ(defaults.max_sequences, 16);
-  EXPECT_EQ(defaults.max_batch_tokens, 256);
+  EXPECT_EQ(defaults.max_batch_tokens, std::nullopt) << "fitting the device";
+  EXPECT_EQ(defaults.max_waiting, 1024);
   const Options given = parse({"--serve", "--host", "0.0.0.0", "--port", "0", "--max-sequences", "64",
-                               "--max-batch-tokens", "512", "--num-blocks", "9"},
+                               "--max-batch-tokens", "512", "--max-waiting", "0", "--num-blocks", "9"},
                               Step::paged);
   EXPECT_EQ(given.host, "0.0.0.0");
   EXPECT_EQ(given.port, 0);
   EXPECT_EQ(given.max_sequences, 64);
   EXPECT_EQ(given.max_batch_tokens, 512);
+  EXPECT_EQ(given.max_waiting, 0);
   EXPECT_EQ(refusal({"--serve", "--port", "65536"}, Step::paged),
             "--port must be a whole number from 0 to 65535 in plain digits, not \"65536\"");
-  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged),
+  EXPECT_EQ(refusal({"--serve", "--max-waiting", "-1"}, Step::paged),
+            "--max-waiting must be a whole number from 0 to 65536 in plain digits, not \"-1\"");
+  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged), "accepted");
+  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300", "--max-batch-tokens", "256"}, Step::paged),
             "--max-batch-tokens 256 is fewer than --max-sequences 300: each needs a row");
 }
 
@@ -413,15 +443,15 @@ TEST(Options, OfOneRunAreNotThoseOfAServer) {
   EXPECT_EQ(
       refusal({"--serve", "--prompt", "x"}, Step::paged),
       "--prompt and --serve exclude each other: a server is asked by requests, each with its own settings");
-  for (const Words& words :
-       {Words{"--ids", "1"}, Words{"--tokens", "4"}, Words{"--ignore-eos"}, Words{"--temperature", "1"},
-        Words{"--top-k", "1"}, Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},
-        Words{"--json"}, Words{"--logits"}, Words{"--trace", "file"}, Words{"--demo"}}) {
+  for (const Words& words : {Words{"--ids", "1"}, Words{"--prompt-file", "-"}, Words{"--tokens", "4"},
+                             Words{"--ignore-eos"}, Words{"--temperature", "1"}, Words{"--top-k", "1"},
+                             Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},
+                             Words{"--json"}, Words{"--logits"}, Words{"--trace", "file"}, Words{"--demo"}}) {
     Words line = words;
     line.emplace_back("--serve");
     EXPECT_TRUE(refusal(line, Step::prefix_cache).starts_with(words[0] + " and --serve exclude each other"));
   }
-  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens"})
+  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens", "--max-waiting"})
     EXPECT_EQ(refusal({option, "1"}, Step::prefix_cache), std::string(option) + " needs --serve");
 }
 
@@ -439,6 +469,7 @@ TEST(Options, HelpListsTheOptionsOfTheStepOnly) {
   EXPECT_NE(step1.find("--tokens N"), std::string::npos);
   EXPECT_NE(step1.find("(default: 64)"), std::string::npos);
   EXPECT_NE(step1.find("Exit codes: 0"), std::string::npos);
+  EXPECT_NE(step1.find("generation_config.json only eos_token_id counts"), std::string::npos);
   EXPECT_EQ(step1.find("--block-size"), std::string::npos);
   EXPECT_EQ(step1.find("--max-seq-len"), std::string::npos);
   EXPECT_NE(printed(Step::flat_cache, {"-h"}).find("--max-seq-len N"), std::string::npos);
@@ -490,6 +521,16 @@ TEST(ShippedModel, NamesThePlacesIfItIsNotThere) {
     EXPECT_STREQ(
         error.what(),
         "the shipped model is not in /nowhere/a, nor in /nowhere/b; give a checkpoint folder with --model");
+  }
+}
+
+TEST(ShippedModel, SaysWhyAPlaceCannotBeRead) {
+  const std::filesystem::path place = "/tmp/" + std::string(300, 'x');
+  try {
+    first_model_folder({&place, 1});
+    FAIL() << "found a model";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("(File name too long)"), std::string::npos) << error.what();
   }
 }
 

@@ -56,6 +56,92 @@ TEST(PrefixCachingManager, FindsABlockByTheIdThatWasKnownOnlyAtCommit) {
   EXPECT_EQ(manager.peek(Tokens{7, 8, 9, -1, 11}), 0);
 }
 
+// ---- Sequences whose logits are not finite ----
+
+TEST(Discard, NothingThatTheSequenceHasComputedIsFoundAfterwards) {
+  for (const bool freed_before : {false, true}) {
+    CacheInPlay cache(12, 4);
+    const Tokens prefix = unlike_ids(1, 8), bad = joined(prefix, unlike_ids(2, 14));
+    warm(cache, joined(prefix, {1}));
+    cache.store(0, first_of(bad, 13));  // a prompt in chunks
+    cache.store(0, bad);
+    if (freed_before) cache.free(0);
+    cache.discard(0, bad, /*cached_tokens=*/8);
+    EXPECT_EQ(resident(cache, bad), 8) << "what others have computed stays";
+    EXPECT_EQ(cache.manager.blocks().cached, 2);
+    EXPECT_EQ(cache.manager.blocks().free, 10);
+    cache.store(1, bad);
+    EXPECT_EQ(cache.manager.cached_tokens(1), 8);
+  }
+}
+
+TEST(Discard, TakesCopiesInTheHostTierAndEqualBlocksToo) {
+  CacheInPlay cache(8, 4, {.host_blocks = 8});
+  const Tokens bad = unlike_ids(1, 17);
+  cache.pass({{0, bad}});
+  cache.free(0);  // preempted
+  cache.store(1, unlike_ids(2, 30));
+  cache.free(1);
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 4) << "swapped out";
+  EXPECT_EQ(resident(cache, bad), 16);
+  cache.discard(0, bad);
+  EXPECT_EQ(resident(cache, bad), 0);
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 0);
+
+  CacheInPlay twins(12, 4);
+  twins.pass({{0, bad}, {1, bad}});  // neither finds the other
+  twins.free(1);
+  twins.discard(0, bad);
+  EXPECT_EQ(resident(twins, bad), 0);
+  EXPECT_EQ(twins.manager.blocks().free, 12);
+}
+
+TEST(Discard, BlocksThatOthersUseAreFoundUntilTheLastOfThemEnds) {
+  CacheInPlay cache(20, 4, {.host_blocks = 8});
+  const Tokens bad = unlike_ids(1, 13);
+  cache.store(0, bad);
+  cache.store(1, joined(first_of(bad, 12), {7, 7}));
+  cache.fork(1, 2);
+  cache.discard(0, bad);
+  EXPECT_EQ(resident(cache, bad), 12);
+  cache.free(1);
+  cache.store(3, joined(first_of(bad, 12), {8}));
+  EXPECT_EQ(cache.manager.cached_tokens(3), 12);
+  cache.free(2);
+  EXPECT_EQ(resident(cache, bad), 12);
+  cache.free(3);
+  EXPECT_EQ(resident(cache, bad), 0);
+  EXPECT_EQ(cache.manager.blocks().free, 20);
+}
+
+TEST(Discard, ASampleLeavesTheOthersTheBlocksTheyShare) {
+  CacheInPlay cache(20, 4);
+  const Tokens prompt = unlike_ids(1, 10);
+  cache.store(0, prompt);
+  cache.fork(0, 1);
+  const Tokens bad = joined(prompt, unlike_ids(2, 8)), good = joined(prompt, unlike_ids(3, 8));
+  cache.pass({{0, good}, {1, bad}});
+  cache.discard(1, bad, /*cached_tokens=*/10);
+  EXPECT_EQ(resident(cache, bad), 8);
+  EXPECT_EQ(resident(cache, good), 16);
+  cache.free(0);
+  EXPECT_EQ(resident(cache, good), 16) << "the prompt was fine";
+}
+
+TEST(Discard, APinnedPrefixStays) {
+  CacheInPlay cache(20, 4);
+  const Tokens prefix = unlike_ids(1, 9), bad = joined(prefix, unlike_ids(2, 9));
+  cache.store(0, prefix);
+  cache.pin(0);
+  cache.store(1, bad);
+  cache.discard(1, bad, cache.manager.cached_tokens(1));
+  EXPECT_EQ(cache.manager.blocks().in_use, 3);
+  EXPECT_EQ(cache.peek(bad), 9);
+  cache.discard(0, prefix);  // and of one that is discarded itself, nothing
+  EXPECT_EQ(cache.manager.blocks().free, 20);
+  EXPECT_EQ(cache.peek(bad), 0);
+}
+
 // ---- Fork and copy-on-write ----
 
 TEST(SharingMistake, ForkSharesThePartialTailWithoutCopyOnWrite) {
@@ -166,6 +252,17 @@ TEST(CopyOnWrite, AWriterIsCountedWhoseBlockIsSharedOnlyByAHitOfTheSamePass) {
       EXPECT_EQ(plan->copies.size(), 1U);
     }
   }
+}
+
+TEST(CopyOnWrite, TheLastWriterOfAPinnedTailNeedsNoCopy) {
+  // The pinned sequence itself grows, beside one that has found it: of the two who write one copies.
+  CacheInPlay cache(2, 3);
+  cache.store(0, {0});
+  cache.pin(0);
+  const std::optional<PassPlan> plan = cache.pass({{0, {0, 0}}, {1, {0, 1}}});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->copies.size(), 1U);
+  EXPECT_EQ(cache.manager.blocks().in_use, 2);
 }
 
 TEST(CopyOnWrite, WithNothingNewTheLastTokenIsComputedOnceMoreInABlockOfItsOwn) {
@@ -454,6 +551,16 @@ TEST(PrefixHit, ASaltStartsTheChainOfHashes) {
   EXPECT_EQ(short_hash.manager.hash(short_hash.table(0)[0]), 0x6U);
 }
 
+TEST(PrefixHit, OnlyTheBitsOfAHashThatAreAskedForAreKept) {
+  for (const int bits : {1, 2, 31, 32, 33, 40, 63}) {
+    CacheInPlay cache(40, 1, {.hash_bits = bits});
+    cache.store(0, unlike_ids(1, 40));
+    std::uint64_t seen = 0;
+    for (const std::int32_t block : cache.table(0)) seen |= cache.manager.hash(block);
+    EXPECT_EQ(seen, (std::uint64_t{1} << bits) - 1) << "all of them, and no other";
+  }
+}
+
 TEST(PrefixHit, SequencesOfOneSaltShare) {
   CacheInPlay plain(8, 4), salted(8, 4, {.salt = "x"});
   const Tokens prompt = unlike_ids(1, 9);
@@ -563,6 +670,18 @@ TEST(SharingMistake, AdmissionCountsSharedBlocksAsIfTheyHadToBeAllocated) {
   EXPECT_TRUE(cache.pass(together)) << "and all in one pass";
 }
 
+TEST(Admission, OfEqualBlocksOneThatIsInUseIsShared) {
+  // Two hold the same; whoever ends, the other's block is shared, and the free copy can be taken.
+  for (const std::int32_t gone : {0, 1}) {
+    CacheInPlay cache(3, 4);
+    const Tokens prompt = unlike_ids(1, 4);
+    cache.pass({{0, prompt}, {1, prompt}});
+    cache.free(gone);
+    ASSERT_TRUE(cache.pass({{2, joined(prompt, unlike_ids(2, 8))}}));
+    EXPECT_EQ(cache.table(2)[0], cache.table(1 - gone)[0]);
+  }
+}
+
 TEST(Admission, HitsThatAreFreeTakeRoomToo) {
   CacheInPlay cache(8, 4);
   const Tokens p = unlike_ids(1, 16);
@@ -629,6 +748,141 @@ TEST(Preemption, ASequenceComesBackWithAllItsIdsHoweverMuchOfItIsLeft) {
       }
     }
   }
+}
+
+// ---- Salts ----
+
+TEST(Salt, SequencesShareWithThoseOfEqualSaltAloneHoweverManyHashesCollide) {
+  // With one bit each hash is that of half of the others: the salts are what must be compared.
+  for (const int bits : {64, 8, 1}) {
+    CacheInPlay cache(100, 4, {.hash_bits = bits});
+    const Tokens prompt = unlike_ids(1, 9);
+    const std::vector<std::string> salts = {"", "alice", "mallory", "alic", "a", "b", "c", "d"};
+    for (std::int32_t n = 0; n < std::ssize(salts); ++n) {
+      cache.salts[n] = salts[static_cast<std::size_t>(n)];
+      EXPECT_EQ(cache.peek(prompt, cache.salts[n]), 0);
+      EXPECT_EQ(cache.store(n, prompt).tokens(), 9) << cache.salts[n] << ", " << bits << " bits";
+    }
+    for (std::int32_t n = 0; n < std::ssize(salts); ++n) {
+      cache.salts[100 + n] = cache.salts[n];
+      EXPECT_EQ(cache.store(100 + n, prompt).tokens(), 1) << cache.salts[n] << ", " << bits << " bits";
+      EXPECT_EQ(cache.table(100 + n)[0], cache.table(n)[0]);
+    }
+  }
+}
+
+TEST(Salt, StartsTheChainOfHashesAsThatOfAManagerDoes) {
+  CacheInPlay of_manager(8, 4, {.salt = "tenant-a"}), of_sequence(8, 4);
+  of_sequence.salts[0] = "tenant-a";
+  for (CacheInPlay* cache : {&of_manager, &of_sequence}) {
+    cache->store(0, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+    EXPECT_EQ(cache->manager.hash(cache->table(0)[0]), 0x1612da8bc2ec43daU) << "as in block_hash_test.cpp";
+    EXPECT_EQ(cache->manager.state().contents[0].parent, 0U) << "a first block follows no block";
+  }
+}
+
+TEST(Salt, OfTheManagerIsThatOfSequencesWithoutOne) {
+  CacheInPlay cache(16, 4, {.salt = "house"});
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.store(0, prompt);
+  EXPECT_EQ(cache.peek(prompt), 8);
+  EXPECT_EQ(cache.peek(prompt, "house"), 8) << "it is the same salt, whoever says it";
+  EXPECT_EQ(cache.peek(prompt, "alice"), 0);
+}
+
+TEST(Salt, GoesWithAForkAndComesBackWithAPreemptedSequence) {
+  CacheInPlay cache(6, 4);
+  const Tokens prompt = unlike_ids(1, 6);
+  cache.salts[0] = "alice";
+  cache.store(0, prompt);
+  cache.fork(0, 1);
+  for (std::int32_t id = 0; id < 3; ++id) cache.append(1, 100 + id);
+  const Tokens of_fork = cache.sequences().at(1);
+  cache.free(0);
+  cache.free(1);
+  EXPECT_EQ(cache.peek(of_fork, "alice"), 8) << "what the fork has filled is alice's too";
+  EXPECT_EQ(cache.peek(of_fork), 0);
+  EXPECT_EQ(cache.store(1, of_fork).tokens(), 1);
+}
+
+TEST(Salt, KeepsTheHostTierApartToo) {
+  CacheInPlay cache(4, 4, {.host_blocks = 8, .hash_bits = 1});
+  const Tokens prompt = unlike_ids(1, 16);
+  cache.salts[0] = "alice";
+  cache.store(0, prompt);
+  cache.free(0);
+  warm(cache, unlike_ids(2, 16));
+  EXPECT_EQ(cache.manager.host_blocks_stored(), 4);
+  EXPECT_EQ(cache.peek(prompt, "mallory"), 0);
+  EXPECT_EQ(cache.peek(prompt), 0);
+  EXPECT_EQ(cache.peek(prompt, "alice"), 12);
+  cache.salts[1] = "mallory";
+  EXPECT_TRUE(cache.store(1, prompt).swaps_in.empty());
+  cache.free(1);
+  EXPECT_FALSE(cache.store(0, prompt).swaps_in.empty());
+}
+
+TEST(Salt, APinnedPrefixIsSharedByItsOwnSaltAlone) {
+  for (const bool prefix_cache : {true, false}) {
+    CacheInPlay cache(20, 4, {.prefix_cache = prefix_cache, .salt = "house"});
+    const Tokens prefix = unlike_ids(1, 10), prompt = joined(prefix, {7, 8});
+    cache.store(0, prefix);
+    cache.pin(0);
+    cache.salts = {{1, "alice"}, {3, "house"}};
+    EXPECT_EQ(cache.store(1, prompt).tokens(), 12);
+    EXPECT_EQ(cache.store(2, prompt).tokens(), 2);
+    EXPECT_EQ(cache.store(3, prompt).tokens(), 2);
+    const PrefixCachingManager& manager = cache.manager;
+    EXPECT_EQ(manager.capacity_for(prompt, ""), (20 - 3 + 2) * 4);
+    EXPECT_EQ(manager.capacity_for(prompt, "house"), manager.capacity_for(prompt, ""));
+    EXPECT_EQ(manager.capacity_for(prompt, "alice"), (20 - 3) * 4);
+  }
+}
+
+TEST(Salt, IsForgottenWhenNoBlockIsFoundUnderItAnyMore) {
+  // A client may bring a new salt with every request.
+  CacheInPlay cache(6, 4, {.host_blocks = 2});
+  cache.salts[0] = "alice";
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.store(0, prompt);
+  for (std::int32_t n = 1; n < 1000; ++n) {
+    cache.salts[n] = "mallory " + std::to_string(n);
+    cache.store(n, prompt);
+    cache.free(n);
+    ASSERT_EQ(cache.peek(prompt, cache.salts[n]), 8);
+    ASSERT_LE(cache.manager.salts_known(), 2 * (6 + 2));
+  }
+  EXPECT_EQ(cache.peek(prompt, "alice"), 8) << "her sequence is still there";
+  EXPECT_EQ(cache.peek(prompt, "mallory 1"), 0);
+}
+
+TEST(Salt, IsKeptAsLongAsTheHostTierHoldsABlockOfIt) {
+  CacheInPlay cache(4, 4, {.host_blocks = 40});
+  const Tokens prompt = unlike_ids(1, 9);
+  cache.salts[0] = "alice";
+  for (std::int32_t n = 1; n < 400; ++n) {
+    cache.salts[n] = "mallory " + std::to_string(n);
+    if (n % 8 == 1) {
+      ASSERT_EQ(cache.store(0, prompt).tokens(), n == 1 ? 9 : 1);
+      cache.free(0);
+    }
+    cache.store(n, prompt);  // what alice has left moves to the host tier
+    cache.free(n);
+  }
+}
+
+TEST(Salt, IsNotRememberedOfWhatHasNoBlockToFind) {
+  CacheInPlay cache(6, 4), off(6, 4, {.prefix_cache = false});
+  cache.salts[0] = off.salts[0] = "alice";
+  cache.store(0, unlike_ids(1, 3));
+  const Tokens prompt = unlike_ids(1, 9);
+  off.store(0, prompt);
+  off.free(0);
+  cache.free(0);
+  const std::vector<Work> work = cache.work_of({{0, prompt}});
+  cache.manager.abort(cache.manager.plan(work).value());
+  EXPECT_EQ(cache.manager.salts_known(), 0);
+  EXPECT_EQ(off.manager.salts_known(), 0);
 }
 
 // ---- Pinned prefix ----
@@ -724,6 +978,45 @@ TEST(PinnedPrefix, PinningTheSameAgainKeepsItAndAnUnknownOneIsRefused) {
   EXPECT_EQ(cache.peek(joined(unlike_ids(1, 6), {1})), 6);
   EXPECT_THROW(cache.manager.pin(5), std::logic_error);
   EXPECT_EQ(cache.manager.blocks().in_use, 2);
+}
+
+TEST(PinnedPrefix, ItsOwnBlocksAreSharedWhereACopyOfThemIsFoundUpToTheLastFullOne) {
+  const Tokens prefix = unlike_ids(1, 8);
+  for (const std::int32_t pinned : {0, 1}) {
+    for (const bool other_runs : {true, false}) {
+      CacheInPlay twins(8, 4);
+      twins.pass({{0, prefix}, {1, prefix}});
+      twins.pin(pinned);
+      const Table own = twins.table(pinned);
+      if (!other_runs) twins.free(1 - pinned);
+      twins.store(2, joined(prefix, {5}));
+      Table shared = twins.table(2);
+      shared.resize(2);
+      EXPECT_EQ(shared, own);
+    }
+  }
+}
+
+TEST(PinnedPrefix, LeavesItsOtherBlocksToOneSequenceAndSharesItsFullOnes) {
+  CacheInPlay cache(4, 4), off(4, 4, {.prefix_cache = false});
+  const Tokens prefix = unlike_ids(1, 8), other = unlike_ids(2, 20);
+  for (CacheInPlay* each : {&cache, &off}) {
+    EXPECT_EQ(each->manager.capacity_for(prefix, ""), 16);
+    each->store(0, prefix);
+    each->pin(0);
+    EXPECT_EQ(each->manager.capacity_for(other, ""), 8);
+    EXPECT_EQ(each->manager.capacity_for(prefix, ""), 12)
+        << "its last token is computed, in a block of its own";
+    EXPECT_EQ(each->manager.capacity_for(joined(prefix, {5}), ""), 16);
+  }
+  const Tokens half = joined(first_of(prefix, 4), {5});
+  EXPECT_EQ(cache.manager.capacity_for(half, ""), 12);
+  EXPECT_EQ(off.manager.capacity_for(half, ""), 8) << "without the prefix cache all of it is shared, or none";
+  for (CacheInPlay* each : {&cache, &off}) {
+    each->free(0);
+    EXPECT_EQ(each->manager.capacity_for(other, ""), 16);
+    EXPECT_EQ(each->manager.capacity_for(half, ""), 16);
+  }
 }
 
 // ---- Host tier ----
@@ -957,7 +1250,7 @@ TEST(Abort, IsTheExactInverseOfPlan) {
     CacheInPlay cache(8, 4, situation.settings);
     situation.prepare(cache);
     const std::string before = cache.observed();
-    const std::vector<Work> work = CacheInPlay::work_of(situation.wanted);
+    const std::vector<Work> work = cache.work_of(situation.wanted);
     std::string first;
     for (int attempt = 0; attempt < 3; ++attempt) {
       const PassPlan plan = cache.manager.plan(work).value();

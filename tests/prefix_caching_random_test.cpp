@@ -1,11 +1,15 @@
 // Step 4's bookkeeping against a plain model of what should be true: blocks and host slots are keyed by the
-// whole prefix that they hold, everything is a list that is searched. No hash, no identity, no undo. Random
-// operations drive both; after each one all that can be seen must be equal and the invariants must hold.
+// salt and the whole prefix that they hold, everything is a list that is searched. No hash, no identity, no
+// undo. Random operations drive both; after each one all that can be seen must be equal and the invariants
+// must hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "tests/cache_in_play.h"
 
@@ -21,6 +25,13 @@ bool take_out(List& list, const Value& value) {
   return true;
 }
 
+/// Two prefixes are the same if their tokens and their salts are.
+Tokens under_salt(const std::string& salt, const Tokens& tokens) {
+  Tokens prefix(salt.begin(), salt.end());
+  prefix.push_back(-1);  // no token, so that salt and tokens cannot be mistaken for each other
+  return joined(prefix, tokens);
+}
+
 class PlainModel {
  public:
   PlainModel(std::int64_t blocks, std::int64_t block_size, const SharingSettings& settings)
@@ -32,14 +43,18 @@ class PlainModel {
   }
 
   /// How many tokens of a new sequence need not be computed.
-  std::int64_t cached(const Tokens& tokens) const { return find(tokens).tokens; }
+  std::int64_t cached(const Tokens& tokens, const std::string& salt) const {
+    return find(tokens, salt).tokens;
+  }
 
   /// What of `plan` is not as it should be, "" if nothing; the model has then made the pass too.
-  std::string follow(const std::map<std::int32_t, Tokens>& wanted, const std::optional<PassPlan>& plan) {
-    const auto [fewest, most] = demand(wanted);
+  std::string follow(const std::map<std::int32_t, Tokens>& wanted,
+                     const std::map<std::int32_t, std::string>& salts, const std::optional<PassPlan>& plan) {
+    const std::int64_t needed = demand(wanted, salts);
     const auto free = static_cast<std::int64_t>(queue_.size());
-    if (!plan) return most > free ? "" : fmt::format("refused: {} blocks wanted, {} free", most, free);
-    if (fewest > free) return fmt::format("accepted: {} blocks wanted, {} free", fewest, free);
+    if (plan.has_value() != (needed <= free))
+      return fmt::format("{}: {} blocks wanted, {} free", plan ? "accepted" : "refused", needed, free);
+    if (!plan) return "";
 
     // All hits are taken before anything is allocated.
     std::map<std::int32_t, Found> found;
@@ -47,8 +62,9 @@ class PlainModel {
     std::size_t s = 0;
     for (const auto& [id, tokens] : wanted) {
       if (!sequences_.contains(id)) {
-        found[id] = find(tokens);
+        found[id] = find(tokens, salts.at(id));
         Sequence& sequence = sequences_[id];
+        sequence.salt = salts.at(id);
         for (std::size_t n = 0; n < found[id].choices.size(); ++n) {
           std::int32_t block = plan->block_table[s * static_cast<std::size_t>(plan->table_width) + n];
           // The last one may be a copy by now; it is what was copied that must be right.
@@ -101,6 +117,9 @@ class PlainModel {
     counters_.copies += copies;
     counters_.evictions += static_cast<std::int64_t>(evicted.size());
     counters_.swaps_in += static_cast<std::int64_t>(brought_back.size());
+    std::vector<Tokens> perhaps_lost;
+    if (!evicted.empty()) perhaps_lost.assign(host_.begin(), host_.end());
+    for (const std::int32_t block : evicted) perhaps_lost.push_back(held_[index(block)]);
     const std::int64_t moved = move_to_host(evicted, coming_back);
     counters_.swaps_out += moved;
     if (static_cast<std::int64_t>(plan->copies.size()) != copies) return fmt::format("{} copies", copies);
@@ -109,10 +128,12 @@ class PlainModel {
 
     for (const std::int32_t block : evicted) held_[index(block)].clear();
     for (const auto& [block, prefix] : brought_back) held_[index(block)] = prefix;
+    for (const Tokens& prefix : perhaps_lost) mark_what_follows(prefix);
     for (const auto& [id, tokens] : wanted) {
       const Sequence& sequence = sequences_.at(id);
       for (std::int64_t n = 0; prefix_cache_ && n < length(sequence) / block_size_; ++n)
-        held_[index(sequence.table[static_cast<std::size_t>(n)])] = first_of(tokens, (n + 1) * block_size_);
+        held_[index(sequence.table[static_cast<std::size_t>(n)])] =
+            under_salt(sequence.salt, first_of(tokens, (n + 1) * block_size_));
     }
     return "";
   }
@@ -128,6 +149,7 @@ class PlainModel {
     sequences_.erase(id);
     for (auto block = table.rbegin(); block != table.rend(); ++block) {
       if (references(*block) > 0) continue;
+      if (condemned_.erase(*block) > 0) mark_what_follows(std::exchange(held_[index(*block)], {}));
       if (held_[index(*block)].empty()) {
         queue_.push_front(*block);
       } else {
@@ -137,6 +159,31 @@ class PlainModel {
     if (pinned_ == id) pinned_.reset();
   }
 
+  /// The blocks of `tokens` from number `first` on are not to be found any more, once nobody uses them.
+  void discard(std::int32_t id, const std::string& salt, const Tokens& tokens, std::int64_t first) {
+    if (sequences_.contains(id)) free(id);
+    const auto full = static_cast<std::int64_t>(tokens.size()) / block_size_;
+    std::vector<Tokens> gone;
+    for (std::int64_t n = 0; n < full; ++n) {
+      const Tokens prefix = under_salt(salt, first_of(tokens, (n + 1) * block_size_));
+      if (!is_held(prefix)) break;
+      if (n < first) continue;
+      gone.push_back(prefix);
+      if (take_out(host_, prefix)) host_.emplace_front();
+      for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
+        if (held_[index(block)] != prefix) continue;
+        if (references(block) > 0) {
+          condemned_.insert(block);
+          continue;
+        }
+        held_[index(block)].clear();
+        take_out(queue_, block);
+        queue_.push_front(block);
+      }
+    }
+    for (const Tokens& prefix : gone) mark_what_follows(prefix);
+  }
+
   void pin(std::int32_t id) {
     if (pinned_ && *pinned_ != id) free(*pinned_);
     pinned_ = id;
@@ -144,7 +191,8 @@ class PlainModel {
 
   /// What can be seen of `manager` and is not as it should be.
   std::string difference(const PrefixCachingManager& manager) const {
-    if (!std::ranges::equal(manager.free_queue(), queue_)) return fmt::format("the queue must be {}", queue_);
+    if (!std::ranges::equal(manager.free_queue(), queue_))
+      return fmt::format("the queue is {} and must be {}", manager.free_queue(), queue_);
     std::int64_t cached_blocks = 0;
     for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
       const bool findable = !held_[index(block)].empty();
@@ -178,12 +226,30 @@ class PlainModel {
     Tokens tokens;
     std::vector<std::int32_t> table;
     std::int64_t cached = 0;
+    std::string salt = {};
   };
   struct Found {
-    std::vector<std::vector<std::int32_t>> choices;  // for each block that is hit, those that hold the same
-    std::vector<Tokens> in_host;                     // prefixes to bring back
+    // For each block that is hit those that hold the same: those in use, else all.
+    std::vector<std::vector<std::int32_t>> choices;
+    std::vector<Tokens> in_host;  // prefixes to bring back
     std::int64_t tokens = 0;
   };
+
+  bool is_held(const Tokens& prefix) const {
+    return std::ranges::count(held_, prefix) + std::ranges::count(host_, prefix) > 0;
+  }
+  /// If a prefix is not held any more, what was computed after it is never found again, even if the prefix is
+  /// computed anew: a mark, which no sequence has, keeps it apart.
+  void mark_what_follows(const Tokens& gone) {
+    if (gone.empty() || is_held(gone)) return;
+    ++marks_;
+    const auto mark = [&](Tokens& held) {
+      if (held.size() > gone.size() && std::equal(gone.begin(), gone.end(), held.begin()))
+        held.insert(held.begin(), -marks_);
+    };
+    std::ranges::for_each(held_, mark);
+    std::ranges::for_each(host_, mark);
+  }
 
   static std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
   static std::int64_t length(const Sequence& sequence) {
@@ -197,15 +263,17 @@ class PlainModel {
     return count;
   }
 
-  Found find(const Tokens& tokens) const {
+  Found find(const Tokens& tokens, const std::string& salt) const {
     Found found;
     const auto wanted = static_cast<std::int64_t>(tokens.size());
     for (std::int64_t end = block_size_; prefix_cache_ && end <= wanted - 1; end += block_size_) {
-      const Tokens prefix = first_of(tokens, end);
+      const Tokens prefix = under_salt(salt, first_of(tokens, end));
       std::vector<std::int32_t> choices;
       for (std::int32_t block = 0; index(block) < held_.size(); ++block) {
         if (held_[index(block)] == prefix) choices.push_back(block);
       }
+      const auto is_free = [this](std::int32_t block) { return references(block) == 0; };
+      if (!std::ranges::all_of(choices, is_free)) std::erase_if(choices, is_free);
       if (!choices.empty() && found.in_host.empty()) {
         found.choices.push_back(choices);
       } else if (std::ranges::count(host_, prefix) > 0) {
@@ -218,8 +286,8 @@ class PlainModel {
     if (!pinned_) return found;
     const Sequence& prefix = sequences_.at(*pinned_);
     const std::int64_t shared = std::min(length(prefix), wanted - 1);
-    const bool begins_with_it =
-        wanted >= length(prefix) && std::equal(prefix.tokens.begin(), prefix.tokens.end(), tokens.begin());
+    const bool begins_with_it = prefix.salt == salt && wanted >= length(prefix) &&
+                                std::equal(prefix.tokens.begin(), prefix.tokens.end(), tokens.begin());
     if (begins_with_it && shared > found.tokens) {
       found = {};
       found.tokens = shared;
@@ -229,12 +297,12 @@ class PlainModel {
     return found;
   }
 
-  /// Blocks that `wanted` takes out of the queue, the watermark included: fewest and most, as equal blocks
-  /// may be in use or not.
-  std::pair<std::int64_t, std::int64_t> demand(const std::map<std::int32_t, Tokens>& wanted) const {
+  /// Blocks that `wanted` takes out of the queue, exactly, the watermark included.
+  std::int64_t demand(const std::map<std::int32_t, Tokens>& wanted,
+                      const std::map<std::int32_t, std::string>& salts) const {
     std::int64_t blocks = 0;
-    std::list<std::int32_t> certainly_revived, perhaps_revived;
-    std::map<std::int32_t, std::int32_t> writers;
+    std::set<std::vector<std::int32_t>> revived;        // each by those that hold the same
+    std::map<std::int32_t, std::int32_t> writers, hit;  // how many write to a block, and hit it
     bool admits = false;
     for (const auto& [id, tokens] : wanted) {
       blocks += blocks_for(static_cast<std::int64_t>(tokens.size()));
@@ -245,27 +313,21 @@ class PlainModel {
         continue;
       }
       admits = true;
-      const Found found = find(tokens);
+      const Found found = find(tokens, salts.at(id));
       blocks -= static_cast<std::int64_t>(found.choices.size());
-      if (found.tokens % block_size_ != 0) ++blocks;
       for (const std::vector<std::int32_t>& choices : found.choices) {
-        if (std::ranges::none_of(choices, [&](std::int32_t block) { return references(block) > 0; }) &&
-            choices.size() == 1)
-          certainly_revived.push_back(choices.front());
-        for (const std::int32_t block : choices) {
-          if (references(block) == 0) perhaps_revived.push_back(block);
-        }
+        if (references(choices.front()) == 0) revived.insert(choices);
+      }
+      if (found.tokens % block_size_ != 0) {
+        ++writers[found.choices.back().front()];
+        ++hit[found.choices.back().front()];
       }
     }
-    for (const auto& [block, count] : writers) blocks += std::min(count, references(block) - 1);
-    for (std::list<std::int32_t>* revived : {&certainly_revived, &perhaps_revived}) {
-      revived->sort();
-      revived->unique();
-    }
-    const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U);
+    // Of those who share a tail and write to it, the last one who holds it needs no copy.
+    for (const auto& [block, count] : writers) blocks += std::min(count, references(block) + hit[block] - 1);
+    const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U) || wanted.size() > 1;
     if (admits && beside_others) blocks += static_cast<std::int64_t>(held_.size()) / 100;
-    return {blocks + static_cast<std::int64_t>(certainly_revived.size()),
-            blocks + static_cast<std::int64_t>(perhaps_revived.size())};
+    return blocks + std::ssize(revived);
   }
 
   /// The prefixes of the `evicted` enter the host tier in the order of their last use; how many.
@@ -293,8 +355,10 @@ class PlainModel {
   std::map<std::int32_t, Sequence> sequences_;
   std::optional<std::int32_t> pinned_;
   std::list<std::int32_t> queue_;  // free blocks, the next to be taken first
-  std::vector<Tokens> held_;       // [blocks] the prefix that ends with what a findable block holds; or none
-  std::list<Tokens> host_;         // [host blocks] the same for its slots, the next to be given up first
+  std::vector<Tokens> held_;  // [blocks] salt and prefix that end with what a findable block holds; or none
+  std::list<Tokens> host_;    // [host blocks] the same for its slots, the next to be given up first
+  std::set<std::int32_t> condemned_;  // blocks in use that are forgotten afterwards
+  std::int32_t marks_ = 0;
   CountersReport counters_;
 };
 
@@ -326,7 +390,7 @@ class RandomLife {
     std::string wrong;
     const std::int64_t chance = below(100);
     if (chance < 20) {
-      wrong = pass({{next_id_++, new_prompt()}});
+      wrong = pass({{new_id(), new_prompt()}});
     } else if (chance < 55) {
       wrong = pass(grown_sequences());
     } else if (chance < 68) {
@@ -338,6 +402,7 @@ class RandomLife {
       if (const auto sequence = any_sequence()) {
         model_.pin(*sequence);
         cache_.pin(*sequence);
+        pinned_ = sequence;
       }
     } else if (chance < 80) {
       if (const auto sequence = any_sequence()) {  // preempted, and perhaps back at once
@@ -345,23 +410,44 @@ class RandomLife {
         free(*sequence);
         if (below(2) == 0) wrong = pass({{*sequence, tokens}});
       }
+    } else if (chance < 84) {
+      if (pinned_) wrong = pass(pinned_prefix_and_one_that_begins_with_it());
+    } else if (chance < 88) {
+      if (const auto sequence = any_sequence()) {  // it may have given its memory back before
+        const Tokens tokens = cache_.sequences().at(*sequence);
+        if (below(3) == 0) free(*sequence);
+        const std::int64_t cached = below(3) == 0 ? 0 : below(static_cast<std::int64_t>(tokens.size()) + 1);
+        if (pinned_ == *sequence) pinned_.reset();
+        model_.discard(*sequence, cache_.salts.at(*sequence), tokens, cached / setting_.block_size);
+        cache_.discard(*sequence, tokens, cached);
+        ++discards;
+      }
     } else if (const auto sequence = any_sequence()) {
       free(*sequence);
     }
     if (wrong.empty()) wrong = model_.difference(cache_.manager);
     if (wrong.empty()) {
       const Tokens probe = new_prompt();
-      if (cache_.peek(probe) != model_.cached(probe)) wrong = "what a new prompt would find";
+      const std::string salt = any_salt();
+      if (cache_.peek(probe, salt) != model_.cached(probe, salt)) wrong = "what a new prompt would find";
     }
     return wrong;
   }
 
   const CountersReport& counters() const { return model_.counters(); }
-  std::int64_t refusals = 0, aborts = 0;
+  std::int64_t refusals = 0, aborts = 0, discards = 0;
 
  private:
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint32_t>(end));
+  }
+  std::string any_salt() {
+    return std::array{"", "", "", "alice", "mallory"}[static_cast<std::size_t>(below(5))];
+  }
+  /// Of a sequence to come, with its salt.
+  std::int32_t new_id() {
+    cache_.salts[next_id_] = any_salt();
+    return next_id_++;
   }
   std::optional<std::int32_t> any_sequence() {
     if (cache_.sequences().empty()) return std::nullopt;
@@ -390,18 +476,26 @@ class RandomLife {
     for (const auto& [id, tokens] : cache_.sequences()) {
       if (below(2) == 0) wanted[id] = with_random_tail(tokens, most);
     }
-    for (std::int64_t more = below(8) == 0 ? 2 : 0; more > 0; --more) wanted[next_id_++] = new_prompt();
-    if (wanted.empty()) wanted[next_id_++] = new_prompt();
+    for (std::int64_t more = below(8) == 0 ? 2 : 0; more > 0; --more) wanted[new_id()] = new_prompt();
+    if (wanted.empty()) wanted[new_id()] = new_prompt();
     return wanted;
   }
+  /// Both write to the prefix's tail.
+  std::map<std::int32_t, Tokens> pinned_prefix_and_one_that_begins_with_it() {
+    const Tokens prefix = cache_.sequences().at(*pinned_);
+    const std::int32_t other = new_id();
+    cache_.salts[other] = cache_.salts.at(*pinned_);
+    return {{*pinned_, with_random_tail(prefix, 2)}, {other, with_random_tail(prefix, 2)}};
+  }
   void free(std::int32_t sequence) {
+    if (pinned_ == sequence) pinned_.reset();
     model_.free(sequence);
     cache_.free(sequence);
   }
 
   std::string pass(const std::map<std::int32_t, Tokens>& wanted) {
     const std::string before = cache_.observed();
-    const std::vector<Work> work = CacheInPlay::work_of(wanted);
+    const std::vector<Work> work = cache_.work_of(wanted);
     std::string first_plan;
     if (const std::optional<PassPlan> plan = cache_.manager.plan(work); plan && below(3) == 0) {
       first_plan = as_text(*plan);
@@ -422,13 +516,14 @@ class RandomLife {
         seen_[static_cast<std::size_t>(below(static_cast<std::int64_t>(seen_.size())))] = tokens;
       }
     }
-    return model_.follow(wanted, plan);
+    return model_.follow(wanted, cache_.salts, plan);
   }
 
   Setting setting_;
   std::mt19937 random_;
   CacheInPlay cache_;
   PlainModel model_;
+  std::optional<std::int32_t> pinned_;
   std::vector<Tokens> seen_;  // some of the sequences that there were
   std::int32_t next_id_ = 0;
 };
@@ -447,7 +542,7 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
   settings.push_back({200, 1, {.salt = "salt", .host_blocks = 50}});
   constexpr std::int64_t operations = 2600;  // in each setting
   CountersReport total;
-  std::int64_t refusals = 0, aborts = 0, all_operations = 0;
+  std::int64_t refusals = 0, aborts = 0, discards = 0, all_operations = 0;
   for (std::uint32_t seed = 1; const Setting& setting : settings) {
     RandomLife life(setting, seed);
     for (std::int64_t operation = 0; operation < operations; ++operation, ++all_operations) {
@@ -465,12 +560,13 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
     total.swaps_in += life.counters().swaps_in;
     refusals += life.refusals;
     aborts += life.aborts;
+    discards += life.discards;
     ++seed;
   }
   // It was worth doing: everything happened, often.
   EXPECT_GE(all_operations, 100000);
-  for (const std::int64_t count :
-       {total.prefix_hits, total.evictions, total.copies, total.swaps_out, total.swaps_in, refusals, aborts})
+  for (const std::int64_t count : {total.prefix_hits, total.evictions, total.copies, total.swaps_out,
+                                   total.swaps_in, refusals, aborts, discards})
     EXPECT_GT(count, 2000);
 }
 

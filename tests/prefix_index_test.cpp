@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace kvcache {
@@ -46,6 +47,19 @@ TEST(PrefixIndex, BlocksWhoseHashesCollideAreEachFound) {
   EXPECT_EQ(index.find(kHash, 0, Ids{5, 6}), Found(0));
   EXPECT_EQ(index.find(kHash, 0, Ids{7, 8}), Found(1));
   EXPECT_EQ(index.find(kHash, 1, Ids{5, 6}), Found(2));
+}
+
+TEST(PrefixIndex, AllEqualBlocksAreReachedFromTheOneThatIsFoundAndNoOther) {
+  PrefixIndex index(5, 2);
+  index.insert(0, {kHash, 1, 0}, Ids{5, 6});
+  index.insert(1, {kHash, 2, 0}, Ids{7, 8});  // in the same bucket
+  index.insert(3, {kHash, 1, 0}, Ids{5, 6});
+  index.insert(4, {kHash, 1, 0}, Ids{5, 6});
+  Ids twins;
+  for (Found twin = index.find(kHash, 0, Ids{5, 6}); twin; twin = index.next_twin(*twin))
+    twins.push_back(*twin);
+  std::ranges::sort(twins);
+  EXPECT_EQ(twins, (Ids{0, 3, 4}));
 }
 
 TEST(PrefixIndex, ErasingOneOfTwoEqualBlocksLeavesTheOther) {

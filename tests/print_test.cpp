@@ -144,6 +144,17 @@ TEST(JsonReport, PrintsNullForWhatIsNotFinite) {
   EXPECT_TRUE(json["timing"]["decode_tokens_per_s"].is_null());
 }
 
+TEST(JsonReport, PrintsNullForWhatWasNotMeasured) {
+  Report report = small_report();
+  report.timing = {};
+  const nlohmann::json timing = parsed(report)["timing"];
+  for (const char* const name : {"ms_per_token", "prefill_tokens_per_s", "decode_tokens_per_s"}) {
+    ASSERT_TRUE(timing.contains(name)) << name;
+    EXPECT_TRUE(timing[name].is_null()) << name;
+  }
+  EXPECT_EQ(timing["decode_ms"], 0) << "the sum of no passes";
+}
+
 TEST(JsonReport, ReplacesBytesThatAreNotUtf8) {
   Report report = small_report();
   report.sequences[0].text = "half a character: \xF0\x9F";
@@ -181,6 +192,16 @@ TEST(TextReport, ShowsTheRunOfAPagedStep) {
             "counters  1 prefix hit, 2 evictions, 3 preemptions, 1 copy\n"
             "swaps     5 out, 6 in\n"
             "gathered  2.0 KiB of K and V\n");
+}
+
+TEST(TextReport, HasADashForWhatWasNotMeasured) {
+  Report report = small_report();
+  report.timing.ms_per_token = report.timing.decode_tokens_per_s = {};
+  report.timing.decode_ms = 0;
+  report.timing.decode_tokens = 0;
+  EXPECT_EQ(line_with(to_text(report, true), "prefill"), "prefill   2 tokens in 1.50 ms, 1,333 tokens/s");
+  EXPECT_EQ(line_with(to_text(report, true), "decode"),
+            "decode    0 tokens in 0.00 ms, - tokens/s, - ms per pass");
 }
 
 TEST(TextReport, SaysNothingOfGatheringWhereNothingWasGathered) {

@@ -1,5 +1,5 @@
 /// @file
-/// The progress line: only on a terminal, only after half a second, and nothing of it stays.
+/// The progress line: only on a terminal, only after a second, and nothing of it stays.
 
 #include "common/cli/progress.h"
 
@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <string>
-#include <thread>
+#include <vector>
 
 namespace kvcache {
 namespace {
@@ -48,15 +50,26 @@ class TerminalOnStderr {
   bool ready_ = false;
 };
 
-void wait_until_it_shows() {
-  std::this_thread::sleep_for(std::chrono::milliseconds(510));
-}
+/// A clock that goes on when it is told to.
+class Clock {
+ public:
+  ProgressClock read() {
+    return [this] { return now_; };
+  }
+  void advance(std::chrono::milliseconds by) { now_ += by; }
+
+ private:
+  std::chrono::steady_clock::time_point now_{};
+};
+
+using std::chrono::milliseconds;
 
 TEST(ProgressLine, IsNotWrittenWhereThereIsNoTerminal) {
   testing::internal::CaptureStderr();
   {
-    ProgressLine progress("Loading weights");
-    wait_until_it_shows();
+    Clock clock;
+    ProgressLine progress("Loading weights", stderr_is_terminal(), clock.read());
+    clock.advance(milliseconds(2000));
     progress(0.5);
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -66,7 +79,9 @@ TEST(ProgressLine, IsNotWrittenForWorkThatIsQuick) {
   const TerminalOnStderr terminal;
   if (!terminal.ready()) GTEST_SKIP() << "no pseudo-terminal here";
   {
-    ProgressLine progress("Loading weights");
+    Clock clock;
+    ProgressLine progress("Loading weights", stderr_is_terminal(), clock.read());
+    clock.advance(milliseconds(999));
     progress(0.5);
   }
   EXPECT_EQ(terminal.written(), "");
@@ -76,8 +91,9 @@ TEST(ProgressLine, IsRedrawnInPlaceAndErased) {
   const TerminalOnStderr terminal;
   if (!terminal.ready()) GTEST_SKIP() << "no pseudo-terminal here";
   {
-    ProgressLine progress("Loading weights");
-    wait_until_it_shows();
+    Clock clock;
+    ProgressLine progress("Loading weights", stderr_is_terminal(), clock.read());
+    clock.advance(milliseconds(1000));
     progress(0.42);
     EXPECT_EQ(terminal.written(), "\rLoading weights  42%");
     progress(0.421);
@@ -88,6 +104,70 @@ TEST(ProgressLine, IsRedrawnInPlaceAndErased) {
     EXPECT_EQ(terminal.written(), "\rLoading weights   0%");
   }
   EXPECT_EQ(terminal.written(), "\r\x1b[K");
+}
+
+/// Says what it was asked for.
+class SilentStore final : public KvStore {
+ public:
+  void begin(const PassPlan&) override { calls += "begin "; }
+  void write(std::int64_t layer, const Matrix&, const Matrix&) override {
+    calls += "write " + std::to_string(layer) + " ";
+  }
+  void attend(std::int64_t layer, const Matrix&, Matrix&) override {
+    calls += "attend " + std::to_string(layer) + " ";
+  }
+  void end() override { calls += "end "; }
+  std::int64_t gathered_bytes() const override { return 7; }
+  std::vector<std::int64_t> launch_key() const override { return {8}; }
+
+  std::string calls;
+};
+
+/// A pass of some tokens through two layers; `between` is called before each write and before the end.
+void run_pass(KvStore& store, std::size_t tokens, const std::function<void()>& between) {
+  PassPlan plan;
+  plan.add(0, std::vector<std::int32_t>(tokens, 1), 0);
+  Matrix none;
+  store.begin(plan);
+  for (const std::int64_t layer : {0, 1}) {
+    between();
+    store.write(layer, none, none);
+    store.attend(layer, none, none);
+  }
+  between();
+  store.end();
+}
+
+TEST(PassProgress, TellsOfLayersAndIsGoneWhenThePassIsOver) {
+  const TerminalOnStderr terminal;
+  if (!terminal.ready()) GTEST_SKIP() << "no pseudo-terminal here";
+  SilentStore store;
+  Clock clock;
+  PassProgress progress(store, 2, stderr_is_terminal(), clock.read());
+  run_pass(progress, 4800, [&] { clock.advance(milliseconds(600)); });
+  EXPECT_EQ(terminal.written(), "\rPrefill, 4,800 tokens  50%\r\x1b[K") << "the first layer began too early";
+  run_pass(progress, 1, [&] { clock.advance(milliseconds(400)); });
+  EXPECT_EQ(terminal.written(), "") << "each pass has its own second";
+}
+
+TEST(PassProgress, IsNotDrawnOverText) {
+  const TerminalOnStderr terminal;
+  if (!terminal.ready()) GTEST_SKIP() << "no pseudo-terminal here";
+  SilentStore store;
+  Clock clock;
+  PassProgress progress(store, 2, stderr_is_terminal(), clock.read());
+  progress.text_begins();
+  run_pass(progress, 10, [&] { clock.advance(milliseconds(2000)); });
+  EXPECT_EQ(terminal.written(), "");
+}
+
+TEST(PassProgress, HandsEverythingOnToTheStoreBehindIt) {
+  SilentStore store;
+  PassProgress progress(store, 2, false);
+  run_pass(progress, 3, [] {});
+  EXPECT_EQ(store.calls, "begin write 0 attend 0 write 1 attend 1 end ");
+  EXPECT_EQ(progress.gathered_bytes(), 7);
+  EXPECT_EQ(progress.launch_key(), std::vector<std::int64_t>{8});
 }
 
 }  // namespace

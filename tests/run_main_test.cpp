@@ -13,6 +13,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "common/error.h"
 
@@ -62,6 +63,14 @@ TEST(RunMain, FoldsAMessageIntoOneLine) {
 TEST(RunMain, KeepsMessagesInUtf8) {
   EXPECT_EQ(outcome_of([]() -> int { throw InputError("caf\xC3\xA9"); }),
             (Outcome{2, "error: caf\xC3\xA9\n"}));
+}
+
+TEST(RunMainDeathTest, AShortageOfMemoryThatNothingCatchesGetsItsLineToo) {
+  EXPECT_EXIT(std::exit(run_main([] {
+                std::thread([] { throw std::bad_alloc(); }).join();
+                return 0;
+              })),
+              testing::ExitedWithCode(1), "^error: out of memory: [^\n]*\n$");
 }
 
 // In a process of its own, with stdout on `file`, which cannot be written.

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/files.h"
@@ -25,17 +26,20 @@ struct ProgramResult {
 /// Whether a program may see the machine's GPU. Without it --device auto is the CPU, on every machine.
 enum class Gpu : std::uint8_t { hidden, visible };
 
-/// Runs `program` (a path) with `arguments`, standard input empty.
+/// Runs `program` (a path) with `arguments` and `input` on its standard input.
 inline ProgramResult run_program(const std::filesystem::path& program,
-                                 const std::vector<std::string>& arguments, Gpu gpu = Gpu::hidden) {
+                                 const std::vector<std::string>& arguments, Gpu gpu = Gpu::hidden,
+                                 std::string_view input = "") {
   const TemporaryFolder folder;
-  const std::filesystem::path out = folder.path() / "out", err = folder.path() / "err";
+  const std::filesystem::path in = folder.path() / "in", out = folder.path() / "out",
+                              err = folder.path() / "err";
+  write_file(in, input);
   const pid_t child = fork();
   if (child == 0) {
     const auto redirect = [](const std::filesystem::path& to, int as) {
       dup2(open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), as);
     };
-    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
     if (gpu == Gpu::hidden) setenv("CUDA_VISIBLE_DEVICES", "", 1);
     redirect(out, STDOUT_FILENO);
     redirect(err, STDERR_FILENO);
@@ -52,8 +56,8 @@ inline ProgramResult run_program(const std::filesystem::path& program,
 
 /// Runs build/bin/`name`.
 inline ProgramResult run_step(const std::string& name, const std::vector<std::string>& arguments,
-                              Gpu gpu = Gpu::hidden) {
-  return run_program(std::filesystem::path(BINARY_DIR) / name, arguments, gpu);
+                              Gpu gpu = Gpu::hidden, std::string_view input = "") {
+  return run_program(std::filesystem::path(BINARY_DIR) / name, arguments, gpu, input);
 }
 
 }  // namespace kvcache

@@ -3,11 +3,19 @@
 /// whole.
 #include "common/model/safetensors.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
+#include <atomic>
+#include <csignal>
+#include <latch>
 #include <random>
+#include <thread>
 
+#include "common/cli/run_main.h"
 #include "common/error.h"
 #include "common/model/number.h"
 #include "tests/checkpoint_builder.h"
@@ -235,6 +243,16 @@ TEST_F(Safetensors, RefusesDataThatIsNotCoveredExactlyOnce) {
   EXPECT_THAT(error_of_header("{}", "x"), HasSubstr("belong to no tensor"));
 }
 
+TEST_F(Safetensors, TakesAnEmptyTensorWhereverAnotherBegins) {
+  const auto both = [](const std::string& filled, const std::string& empty) {
+    return R"({")" + filled + R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},")" + empty +
+           R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})";
+  };
+  const std::string data(8, 'x');
+  EXPECT_THAT(error_of_header(both("a", "b"), data), IsEmpty());
+  EXPECT_THAT(error_of_header(both("b", "a"), data), IsEmpty());
+}
+
 TEST_F(Safetensors, RefusesAFileCutAnywhere) {
   const std::string whole =
       safetensors_bytes({{"a", {"F32", {2}, {1, 2}, {}}}, {"b", {"F16", {3}, {5, 6, 7}, {}}}});
@@ -258,6 +276,86 @@ TEST_F(Safetensors, RefusesPathsThatAreNoFiles) {
               HasSubstr("not a regular file"));
   EXPECT_THAT(message_of<InputError>([&] { SafetensorsFile file("/dev/zero"); }),
               HasSubstr("not a regular file"));
+}
+
+TEST_F(Safetensors, SaysWhyAFileCannotBeOpened) {
+  const auto error = [&] { return message_of<InputError>([&] { SafetensorsFile file(path_); }); };
+  std::filesystem::create_symlink("gone", path_);
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_.string()), HasSubstr("no such file, this is a link to gone")));
+  std::filesystem::remove(path_);
+  std::filesystem::create_symlink(path_.filename(), path_);
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_.string()), HasSubstr("Too many levels of symbolic links")));
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(error(), AllOf(HasSubstr(path_.string()), HasSubstr("not a regular file")));
+  write_file(path_, safetensors_bytes("{}", ""));
+  EXPECT_THAT(error(), IsEmpty());
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
+  std::filesystem::permissions(path_, std::filesystem::perms::none);
+  EXPECT_THAT(as_nobody(error), AllOf(HasSubstr(path_.string()), HasSubstr("Permission denied")));
+}
+
+/// A header of empty objects takes the most memory for its bytes. The limit on values is what bounds it.
+TEST_F(Safetensors, RefusesAHeaderOfMoreValuesThanAnyHas) {
+  std::string header = R"({"__metadata__":[{})";
+  for (int value = 0; value < 4'000'000; ++value) header += ",{}";
+  EXPECT_THAT(error_of_header(header + "]}"),
+              AllOf(HasSubstr("header"), HasSubstr("more than 4000000 values")));
+}
+
+/// Maps a file of `tensors`, cuts it short and reads on, within run_main as the programs do.
+int read_a_file_cut_short(const std::filesystem::path& path) {
+  return run_main([&] {
+    const SafetensorsFile other(path.parent_path() / "other.safetensors"), file(path);
+    std::filesystem::resize_file(path, 0);
+    return static_cast<int>(read_every_byte(other) + read_every_byte(file));
+  });
+}
+
+using SafetensorsDeathTest = Safetensors;
+
+TEST_F(SafetensorsDeathTest, AFileCutShortWhileItIsInUseIsNamedBeforeTheEnd) {
+  const std::string bytes = safetensors_bytes({{"a", {"F32", {2}, {1, 2}, {}}}});
+  write_file(path_, bytes);
+  write_file(folder_ / "other.safetensors", bytes);
+  EXPECT_EXIT(std::exit(read_a_file_cut_short(path_)), testing::KilledBySignal(SIGBUS),
+              "^error: " + path_.string() + ": the file has become shorter[^\n]* mv, do not rewrite them\n$");
+}
+
+TEST_F(SafetensorsDeathTest, AFileCutShortIsNamedOnceWhereManyThreadsReadIt) {
+  write_file(path_, safetensors_bytes({{"a", {"F32", {2}, {1, 2}, {}}}}));
+  EXPECT_EXIT(std::exit(run_main([&] {
+                const SafetensorsFile file(path_);
+                std::filesystem::resize_file(path_, 0);
+                std::latch all_there(8);
+                std::atomic<std::uint64_t> sum = 0;  // used, or a compiler reads nothing
+                std::vector<std::jthread> threads;
+                for (int thread = 0; thread < 8; ++thread)
+                  threads.emplace_back([&] {
+                    all_there.arrive_and_wait();
+                    sum += read_every_byte(file);
+                  });
+                threads.clear();
+                return static_cast<int>(sum);
+              })),
+              testing::KilledBySignal(SIGBUS), "^error: [^\n]*\n$");
+}
+
+/// Memory that took the place of a mapped file is not that file.
+TEST_F(SafetensorsDeathTest, AFileThatIsClosedIsNotNamed) {
+  write_file(path_, safetensors_bytes({{"a", {"F32", {2}, {1, 2}, {}}}}));
+  EXPECT_EXIT(std::exit(run_main([&] {
+                { const SafetensorsFile closed(path_); }
+                const int descriptor = ::open(path_.c_str(), O_RDONLY);
+                const void* const memory = ::mmap(nullptr, 8, PROT_READ, MAP_PRIVATE, descriptor, 0);
+                std::filesystem::resize_file(path_, 0);
+                return static_cast<int>(*static_cast<const volatile char*>(memory));
+              })),
+              testing::KilledBySignal(SIGBUS), "^$");
+}
+
+TEST_F(SafetensorsDeathTest, ASignalThatSomebodySendsEndsTheProcessAsEver) {
+  EXPECT_EXIT(std::exit(run_main([] { return std::raise(SIGBUS); })), testing::KilledBySignal(SIGBUS), "^$");
 }
 
 /// Seeded damage: bytes replaced, inserted or removed, digits changed, the end cut off; the header is hit

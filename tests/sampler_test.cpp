@@ -27,7 +27,7 @@ constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 std::vector<std::int32_t> picks(const SamplingParams& params, const std::vector<float>& logits, int count) {
   Sampler sampler(params);
   std::vector<std::int32_t> ids;
-  for (int pick = 0; pick < count; ++pick) ids.push_back(sampler.pick(logits));
+  for (int pick = 0; pick < count; ++pick) ids.push_back(sampler.pick(logits).id);
   return ids;
 }
 
@@ -53,11 +53,10 @@ double chi_square(const SamplingParams& params, const std::vector<float>& logits
   return statistic;
 }
 
-template <typename Error>
-std::string message_of(const SamplingParams& params, const std::vector<float>& logits = {0.0F}) {
+std::string refusal_of(const SamplingParams& params) {
   try {
-    Sampler(params).pick(logits);
-  } catch (const Error& error) {
+    const Sampler checks_its_parameters(params);
+  } catch (const InputError& error) {
     return error.what();
   }
   return "nothing thrown";
@@ -255,7 +254,7 @@ TEST(Sampler, TwoSamplersDoNotShareTheirDraws) {
   Sampler neighbour({.temperature = 1, .seed = 5});
   for (const std::int32_t id : alone) {
     neighbour.pick(logits);
-    EXPECT_EQ(sampler.pick(logits), id);
+    EXPECT_EQ(sampler.pick(logits).id, id);
   }
 }
 
@@ -265,7 +264,16 @@ TEST(Sampler, EveryPickTakesOneDrawWhateverTheLogits) {
   const std::vector<std::int32_t> all = picks({.temperature = 1, .seed = 3}, logits, 20);
   Sampler sampler({.temperature = 1, .seed = 3});
   for (int pick = 0; pick < 10; ++pick) sampler.pick(std::vector<float>{0.0F});
-  for (std::size_t pick = 10; pick < 20; ++pick) EXPECT_EQ(sampler.pick(logits), all[pick]);
+  for (std::size_t pick = 10; pick < 20; ++pick) EXPECT_EQ(sampler.pick(logits).id, all[pick]);
+}
+
+TEST(Sampler, TakesItsDrawFromLogitsThatGiveNoIdToo) {
+  const std::vector<float> logits = sixteen_logits();
+  const std::vector<std::int32_t> all = picks({.temperature = 1, .seed = 3}, logits, 20);
+  Sampler sampler({.temperature = 1, .seed = 3});
+  for (int pick = 0; pick < 10; ++pick)
+    EXPECT_FALSE(sampler.pick(std::vector<float>{0.0F, pick % 2 == 0 ? not_a_number : infinity}).ok());
+  for (std::size_t pick = 10; pick < 20; ++pick) EXPECT_EQ(sampler.pick(logits).id, all[pick]);
 }
 
 // The ids were computed apart from this code, with 60-digit arithmetic: they hold on every platform.
@@ -284,30 +292,30 @@ TEST(Sampler, PicksThePinnedIdsOfASeed) {
 TEST(Sampler, RefusesParametersOutOfRange) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   constexpr double inf = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(message_of<InputError>({.temperature = nan}),
-            "temperature must be a finite number >= 0, not nan");
-  EXPECT_EQ(message_of<InputError>({.temperature = inf}),
-            "temperature must be a finite number >= 0, not inf");
-  EXPECT_EQ(message_of<InputError>({.temperature = -1}), "temperature must be a finite number >= 0, not -1");
-  EXPECT_EQ(message_of<InputError>({.top_k = -1}), "top-k must be a whole number >= 0 (0 is off), not -1");
-  EXPECT_EQ(message_of<InputError>({.top_p = nan}), "top-p must be a number from 0 to 1 (1 is off), not nan");
-  EXPECT_EQ(message_of<InputError>({.top_p = 1.5}), "top-p must be a number from 0 to 1 (1 is off), not 1.5");
-  EXPECT_EQ(message_of<InputError>({.top_p = -0.1}),
-            "top-p must be a number from 0 to 1 (1 is off), not -0.1");
+  EXPECT_EQ(refusal_of({.temperature = nan}), "temperature must be a finite number >= 0, not nan");
+  EXPECT_EQ(refusal_of({.temperature = inf}), "temperature must be a finite number >= 0, not inf");
+  EXPECT_EQ(refusal_of({.temperature = -1}), "temperature must be a finite number >= 0, not -1");
+  EXPECT_EQ(refusal_of({.top_k = -1}), "top-k must be a whole number >= 0 (0 is off), not -1");
+  EXPECT_EQ(refusal_of({.top_p = nan}), "top-p must be a number from 0 to 1 (1 is off), not nan");
+  EXPECT_EQ(refusal_of({.top_p = 1.5}), "top-p must be a number from 0 to 1 (1 is off), not 1.5");
+  EXPECT_EQ(refusal_of({.top_p = -0.1}), "top-p must be a number from 0 to 1 (1 is off), not -0.1");
 }
 
-TEST(Sampler, RefusesLogitsThatAreNotNumbersNamingTheFirst) {
+TEST(Sampler, SaysWhichLogitIsTheFirstThatIsNotFinite) {
   for (const double temperature : {0.0, 1.0}) {
-    EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {0.0F, not_a_number, not_a_number}),
+    const auto message_for = [temperature](const std::vector<float>& logits) {
+      const Picked picked = Sampler({.temperature = temperature}).pick(logits);
+      return picked.ok() ? "an id" : message_of(picked);
+    };
+    EXPECT_EQ(message_for({0.0F, not_a_number, not_a_number}),
               "logit 1 is NaN, not a finite number: a sum left the range of the type (try --dtype bf16 or "
               "f32), or the weights are damaged");
-    EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {0.0F, 1.0F, infinity}),
+    EXPECT_EQ(message_for({0.0F, 1.0F, infinity}),
               "logit 2 is +infinity, not a finite number: a sum left the range of the type (try --dtype bf16 "
               "or f32), or the weights are damaged");
-    EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {-infinity, -infinity}),
+    EXPECT_EQ(message_for({-infinity, -infinity}),
               "none of the 2 logits is above -infinity: no token can be picked");
-    EXPECT_EQ(message_of<RunError>({.temperature = temperature}, {}),
-              "none of the 0 logits is above -infinity: no token can be picked");
+    EXPECT_EQ(message_for({}), "none of the 0 logits is above -infinity: no token can be picked");
   }
 }
 

@@ -42,6 +42,7 @@ class Play {
   /// One pass: each sequence whose turn is complete gets an id and ends when it has all it wants. A stuck one
   /// ends first. False when nothing is left to do.
   bool step() {
+    const std::int64_t preempted = scheduler.preemptions();
     NextPass pass = scheduler.next();
     for (; pass.stuck != nullptr; pass = scheduler.next()) {
       stuck.push_back(pass.stuck->id);
@@ -56,6 +57,7 @@ class Play {
     if (!settings_.prefill_alone) {
       EXPECT_EQ(turns.front(), scheduler.running().front()->id) << "the oldest has no turn";
       EXPECT_LE(rows, settings_.max_batch_tokens);
+      if (scheduler.preemptions() == preempted) expect_half_for_the_prompt_in_progress(pass);
     }
     plan = pass.plan;
     scheduler.commit(pass);
@@ -103,6 +105,18 @@ class Play {
     return sequence;
   }
 
+  /// A prompt that began in an earlier pass and does not end in this one gets half of the rows that decode
+  /// leaves, and no row is left over.
+  void expect_half_for_the_prompt_in_progress(const NextPass& pass) const {
+    std::int64_t left = settings_.max_batch_tokens;
+    for (const NextPass::Turn& turn : pass.turns) left -= turn.sequence->decodes ? 1 : 0;
+    for (const NextPass::Turn& turn : pass.turns) {
+      if (turn.complete() || turn.sequence->stored == 0) continue;
+      EXPECT_GE(2 * (turn.end - turn.sequence->stored), left) << "sequence " << turn.sequence->id;
+      EXPECT_EQ(rows, settings_.max_batch_tokens) << "a row is given to nobody";
+    }
+  }
+
   /// Who has all it wants with the id that is on its way is removed before it is there.
   void expect_ids(ScheduledSequence& sequence) {
     std::vector<ScheduledSequence*> children;
@@ -134,6 +148,15 @@ std::unique_ptr<KvManager> paged(std::int64_t blocks) {
 std::unique_ptr<KvManager> sharing(std::int64_t blocks, std::int64_t host_blocks = 0) {
   return std::make_unique<PrefixCachingManager>(PagedShape{blocks, kBlockSize, 1},
                                                 SharingSettings{.host_blocks = host_blocks});
+}
+
+/// Managers of every step, with room for a few long sequences.
+std::vector<std::unique_ptr<KvManager>> roomy_managers() {
+  std::vector<std::unique_ptr<KvManager>> managers;
+  managers.push_back(flat(4, 1000));
+  managers.push_back(paged(1000));
+  managers.push_back(sharing(1000));
+  return managers;
 }
 
 using Ids = std::vector<std::int32_t>;
@@ -250,6 +273,73 @@ TEST(Scheduler, GivesEveryoneWhoDecodesARowAndTheRestToPrompts) {
   EXPECT_EQ(play.got, (Ids{0, 1}));
   play.step();
   EXPECT_EQ(play.rows, 2);
+}
+
+TEST(Scheduler, StartsShortRequestsBesideALongPrompt) {
+  for (const bool prepares : {false, true}) {
+    Play play(paged(100), {.max_batch_tokens = 16, .max_sequences = 4});
+    play.prepares = prepares;
+    play.add(100, 3);
+    play.step();
+    EXPECT_EQ(play.sequence(0).stored, 16);
+    play.add(3, 2);
+    play.add(5, 2);
+    play.add(1, 2);
+    play.step();
+    EXPECT_EQ(play.turns, (Ids{0, 1, 2})) << "three and five are half of the rows";
+    EXPECT_EQ(play.got, (Ids{1, 2}));
+    EXPECT_EQ(play.sequence(0).stored, 16 + 8);
+    play.step();
+    EXPECT_EQ(play.turns, (Ids{0, 1, 2, 3}));
+    EXPECT_EQ(play.sequence(0).stored, 16 + 8 + 13);
+    play.run();
+    for (std::int32_t n = 0; n < 4; ++n) EXPECT_TRUE(play.ended(n));
+    EXPECT_EQ(play.scheduler.preemptions(), 0);
+  }
+}
+
+TEST(Scheduler, StartsNoSecondLongPromptBesideALongOneAndLetsNobodyOvertakeIt) {
+  Play play(paged(100), {.max_batch_tokens = 16, .max_sequences = 4});
+  play.add(60, 3);
+  play.add(9, 2);  // one more than half of the rows
+  play.add(1, 2);
+  for (const std::int64_t stored : {16, 32, 48}) {
+    play.step();
+    EXPECT_EQ(play.turns, Ids{0});
+    EXPECT_EQ(play.sequence(0).stored, stored);
+  }
+  play.step();
+  EXPECT_EQ(play.turns, (Ids{0, 1})) << "the last twelve leave four, with which the second begins";
+  EXPECT_EQ(play.got, Ids{0});
+  play.step();
+  EXPECT_EQ(play.got, (Ids{0, 1, 2}));
+}
+
+// However many come, a prompt gets half of the rows that decode leaves: here six of twelve or more.
+TEST(Scheduler, BringsALongPromptToItsEndHoweverManyShortRequestsCome) {
+  for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
+    Play play(std::move(manager), {.max_batch_tokens = 16, .max_sequences = 4});
+    play.add(600, 1);
+    while (!play.ended(0)) {
+      while (play.scheduler.waiting().size() < 3) play.add(2, 1);
+      ASSERT_TRUE(play.step());
+      ASSERT_LE(play.steps, 600 / 6 + 1);
+    }
+    EXPECT_TRUE(play.ended(100)) << "they were begun beside it";
+  }
+}
+
+TEST(Scheduler, KeepsTheMemoryForTheRestOfALongPromptWhenOthersStartBesideIt) {
+  for (const std::int64_t beside : {4, 5}) {  // one block, and two
+    Play play(paged(10), {.max_batch_tokens = 16, .max_sequences = 4});
+    play.add(33, 1);  // nine blocks, of which the first chunk takes four
+    play.step();
+    play.add(beside, 1);
+    play.step();
+    EXPECT_EQ(play.turns, beside == 4 ? (Ids{0, 1}) : Ids{0});
+    play.run();
+    EXPECT_EQ(play.scheduler.preemptions(), 0);
+  }
 }
 
 TEST(Scheduler, AdmitsNewOnesAndLetsFinishedOnesLeaveAtAnyStep) {
@@ -436,15 +526,6 @@ TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
   }
 }
 
-/// Managers of every step, with room for a few long sequences.
-std::vector<std::unique_ptr<KvManager>> roomy_managers() {
-  std::vector<std::unique_ptr<KvManager>> managers;
-  managers.push_back(flat(4, 1000));
-  managers.push_back(paged(1000));
-  managers.push_back(sharing(1000));
-  return managers;
-}
-
 // Who comes back computes its prompt again, and that in chunks too.
 TEST(Scheduler, KeepsToItsRowsWhenAPreemptedSequenceComesBack) {
   for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
@@ -561,32 +642,36 @@ TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutPreemptingOthers) {
 }
 
 // Ten blocks, four of them pinned. A fork takes no block as long as it only shares, so both are there when
-// they get the id that six blocks do not hold. Neither gives way to the other in vain.
+// they get the id that six blocks do not hold. Neither gives way to the other in vain. With a salt of its own
+// a sequence has no more room than that, although it begins with the prefix.
 TEST(Scheduler, EndsWhoOutgrowsWhatAPinnedPrefixLeavesWithoutPreemptingOthers) {
-  Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
-  constexpr std::int32_t prefix = 1000;
-  Ids prefix_ids(4 * kBlockSize);
-  std::ranges::generate(prefix_ids, [n = 0]() mutable { return n++; });  // those that all share
-  const Work work{prefix, prefix_ids};
-  const std::optional<PassPlan> plan = play.manager->plan({&work, 1});
-  ASSERT_TRUE(plan);
-  play.manager->commit(*plan);
-  play.manager->pin(prefix);
+  for (const std::string salt : {"", "alice"}) {
+    Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
+    constexpr std::int32_t prefix = 1000;
+    Ids prefix_ids(4 * kBlockSize);
+    std::ranges::generate(prefix_ids, [n = 0]() mutable { return n++; });  // those that all share
+    const Work work{prefix, prefix_ids};
+    const std::optional<PassPlan> plan = play.manager->plan({&work, 1});
+    ASSERT_TRUE(plan);
+    play.manager->commit(*plan);
+    play.manager->pin(prefix);
 
-  const std::int32_t parent = play.add(6 * kBlockSize, 9, 0, /*forks=*/1);
-  const std::int32_t waits = play.add(5 * kBlockSize, 3, 4 * kBlockSize);
-  play.step();
-  EXPECT_EQ(play.turns, Ids{parent});
-  const std::int32_t child = waits + 1;
-  EXPECT_EQ(play.got, (Ids{child, parent}));
-  play.step();
-  EXPECT_EQ(play.stuck, (Ids{parent, child})) << "at once";
-  EXPECT_EQ(play.scheduler.preemptions(), 0);
-  EXPECT_EQ(play.turns, Ids{waits});
-  while (play.step()) {
+    const std::int32_t parent = play.add(6 * kBlockSize, 9, salt.empty() ? 0 : 4 * kBlockSize, /*forks=*/1);
+    play.sequence(parent).salt = salt;
+    const std::int32_t waits = play.add(5 * kBlockSize, 3, 4 * kBlockSize);
+    play.step();
+    EXPECT_EQ(play.turns, Ids{parent});
+    const std::int32_t child = waits + 1;
+    EXPECT_EQ(play.got, (Ids{child, parent}));
+    play.step();
+    EXPECT_EQ(play.stuck, (Ids{parent, child})) << "at once";
+    EXPECT_EQ(play.scheduler.preemptions(), 0);
+    EXPECT_EQ(play.turns, Ids{waits});
+    while (play.step()) {
+    }
+    EXPECT_TRUE(play.ended(waits));
+    EXPECT_EQ(play.manager->blocks().in_use, 4) << "the prefix stays";
   }
-  EXPECT_TRUE(play.ended(waits));
-  EXPECT_EQ(play.manager->blocks().in_use, 4) << "the prefix stays";
 }
 
 // Moving to the host tier and back

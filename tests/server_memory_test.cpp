@@ -62,6 +62,16 @@ TEST_F(AServersMemory, IsHalfOfWhatTheMachineHasLeft) {
   EXPECT_LT(program.memory_to_serve, before / 2);
 }
 
+// Of a server where the command line does not say: what the CPU is good at, but a row for each sequence.
+TEST_F(AServersMemory, IsOfPassesWithARowForEachSequence) {
+  Program program = program_with(8 * kMiB);
+  EXPECT_EQ(rows_of_a_pass(program), 64);
+  program.options.max_sequences = 300;
+  EXPECT_EQ(rows_of_a_pass(program), 300);
+  program.options.max_batch_tokens = 512;
+  EXPECT_EQ(rows_of_a_pass(program), 512);
+}
+
 class AMachinesMemory : public testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) {

@@ -13,6 +13,7 @@ from pathlib import Path
 import browser
 
 TAB, ESCAPE, ENTER, SPACE, CONTROL_ENTER = "\ue004", "\ue00c", "\ue007", "\ue00d", "\ue009\ue007"
+END, HOME, LEFT, UP, RIGHT, DOWN = "\ue010", "\ue011", "\ue012", "\ue013", "\ue014", "\ue015"
 
 ENDLESS = "The wolf said"  # what follows greedily has no end within a thousand tokens
 LOADED = "return document.readyState === 'complete' && document.querySelectorAll('#pool .cell').length"
@@ -42,6 +43,20 @@ NAMES = "return [...document.querySelectorAll('#numbers dt')].map((name) => name
 VISIBLE = ("return [...document.querySelectorAll(arguments[0])].filter((part) => part.checkVisibility())"
            ".map((part) => part.textContent.trim())")
 FOCUS = "return document.activeElement.id"
+# What is told of the block that the keyboard has chosen: to be seen, to be heard, and by the mouse.
+CHOSEN = """
+    const cell = document.getElementById(document.getElementById("pool").getAttribute("aria-activedescendant"))
+    if (cell.getAttribute("aria-selected") !== "true") return ["not chosen"]
+    return [document.getElementById("block-words").textContent, cell.ariaLabel, cell.title]"""
+# pixel("oklch(...)") is what the screen shows, as "rgb(1, 2, 3)".
+AS_PIXELS = """
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true })
+    const pixel = (colour) => {
+      canvas.fillStyle = colour
+      canvas.fillRect(0, 0, 1, 1)
+      return `rgb(${[...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).join(", ")})`
+    }
+"""
 
 
 def contrast(*colours):
@@ -185,10 +200,11 @@ class ServerPageTest(unittest.TestCase):
 
     def test_ids_are_enough_where_there_is_no_tokenizer(self):
         self.serve("step3_paged", "--random-weights", "fairytale", "--num-blocks", "64")
-        self.assertEqual(self.browser.run("return document.getElementById('prompt').value"), "1, 2, 3")
+        self.assertEqual(self.browser.run("return document.getElementById('prompt').value"),
+                         ", ".join(str(number) for number in range(1, 41)))
         self.fill(tokens=5, temperature=0)
         self.browser.click("#generate")
-        self.browser.wait_until(FIRST_END + ".startsWith('length: 3 prompt')")
+        self.browser.wait_until(FIRST_END + ".startsWith('length: 40 prompt')")
         self.assertRegex(self.browser.run(OUTPUT), r"^(\d+ ){5}$")
         for wrong, piece in (("1, two 3", "two"), ("1, 2.5", "2.5"), ("9" * 400, "9" * 400), ("1e3", "1e3")):
             self.fill(prompt=wrong)
@@ -285,11 +301,75 @@ class ServerPageTest(unittest.TestCase):
                 for other_lightness, _, other_hue in colours[:at]:
                     apart = abs((hue - other_hue + 180) % 360 - 180)
                     self.assertTrue(apart >= 40 or abs(lightness - other_lightness) >= 0.1, lines)
-            border, card = self.browser.run("return [getComputedStyle(document.querySelector('.legend .cell')).borderTopColor,"
-                                            " getComputedStyle(document.querySelector('section')).backgroundColor]")
-            self.assertGreaterEqual(contrast(border, card), 2)
         self.browser.click("#stop")
         self.browser.wait_until(READY)
+
+    def test_blocks_stand_out_from_the_page(self):
+        self.serve("step4_prefix_cache")
+        for dark in (False, True):
+            self.browser.set_dark(dark)
+            blocks, grounds = self.browser.run(AS_PIXELS + """
+                const style = (selector) => getComputedStyle(document.querySelector(selector))
+                const cell = document.body.appendChild(document.createElement("div"))
+                cell.className = "cell owned"
+                const blocks = { free: pixel(style(".legend .cell").borderTopColor),
+                                 cached: pixel(style(".legend .cached").backgroundColor) }
+                for (let sequence = 0; sequence < 90; ++sequence) {
+                  cell.style.setProperty("--own", colourOf(sequence))
+                  blocks[sequence] = pixel(getComputedStyle(cell).backgroundColor)
+                }
+                cell.remove()
+                return [blocks, [pixel(style("section").backgroundColor), pixel(style("body").backgroundColor)]]
+            """)
+            self.assertEqual(len(blocks), 92)
+            self.assertGreater(len(set(blocks.values())), 60)
+            for ground in grounds:
+                for name, colour in blocks.items():
+                    self.assertGreaterEqual(contrast(colour, ground), 3, (name, colour, ground, dark))
+
+    def test_the_owner_of_a_block_can_be_asked_for_without_a_mouse(self):
+        self.serve("step3_paged", "--num-blocks", "300")
+        self.browser.run("document.getElementById('pool').focus()")
+        self.assertEqual(self.browser.run(FOCUS), "pool", "the tabulator gets there, too")
+        self.assertEqual(self.browser.run("return document.getElementById('pool').tabIndex"), 0)
+        row = self.browser.run("return getComputedStyle(document.getElementById('pool')).gridTemplateColumns.split(' ').length")
+        self.assertGreater(row, 5)
+        for key, block in ((RIGHT, 1), (RIGHT, 2), (LEFT, 1), (DOWN, 1 + row), (UP, 1), (UP, 0), (END, 299), (RIGHT, 299),
+                           (HOME, 0), (LEFT, 0)):
+            self.browser.type("#pool", key)
+            self.assertEqual(self.browser.run(CHOSEN), [f"block {block}: free"] * 3, key)
+        # Whose it is changes where it is told, too.
+        self.fill(prompt=ENDLESS, temperature=0, tokens=1000, times=4)
+        self.browser.click("#generate")
+        self.browser.wait_until("return document.querySelectorAll('#sequences li').length === 4")
+        owned = self.browser.run("return [...document.querySelectorAll('#pool > *')].findIndex((cell) => cell.matches('.owned'))")
+        self.browser.run("document.querySelectorAll('#pool > *')[arguments[0]].click()", owned)
+        self.browser.wait_until(CHOSEN + "[0].startsWith(arguments[0])", f"block {owned}: sequence ")
+        self.assertEqual(len(set(self.browser.run(CHOSEN))), 1)
+        self.browser.click("#stop")
+        self.browser.wait_until(READY)
+        self.browser.wait_until(CHOSEN + "[0] === arguments[0]", f"block {owned}: free")
+
+    def test_its_own_prompt_is_found_in_the_cache_the_second_time(self):
+        self.serve("step4_prefix_cache")
+        self.fill(tokens=2, temperature=0)
+        self.browser.click("#generate")
+        self.browser.wait_until(FIRST_END + ".includes(' 0 of them cached')")
+        self.browser.wait_until(READY)
+        self.browser.click("#generate")
+        end = self.browser.wait_until(FIRST_END + ".match(/ ([1-9][0-9]*) of them cached/)?.[1]")
+        self.assertGreaterEqual(int(end), 32)
+
+    def test_every_step_says_how_much_memory_is_unused(self):
+        for step, words in (("step3_paged", r"^\d+ in use, \d+ cached, \d+ free; (\d+\.\d)% of the memory of those in use is unused\.$"),
+                            ("step4_prefix_cache", r"^\d+ in use, \d+ cached, \d+ free; (\d+\.\d)% of the memory of those in use is unused\.$")):
+            with self.subTest(step=step):
+                self.serve(step)
+                self.assertEqual(re.match(words, self.browser.run(VISIBLE, "#pool-words")[0])[1], "0.0")
+                said = self.browser.run("""
+                    show({ ...seen, blocks: { ...seen.blocks, in_use: 2 }, memory: { ...seen.memory, waste_percent: 37.54 } })
+                    return document.getElementById('pool-words').textContent""")
+                self.assertEqual(re.match(words, said)[1], "37.5")
 
     def test_it_fits_a_telephone_and_a_desk_light_and_dark(self):
         self.serve("step4_prefix_cache")

@@ -2,6 +2,11 @@
 // where they listen, and end when they are told to.
 #include "tests/server_program.h"
 
+#include <filesystem>
+
+#include "common/serving/serve.h"
+#include "tests/files.h"
+#include "tests/reference_model.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -48,6 +53,46 @@ TEST(ServerProgram, SamplesWhatTheProgramSamples) {
     EXPECT_EQ(answer["samples"][sample]["ids"], expected["sequences"][sample]["output_ids"]);
 }
 
+TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path hub = folder / "hub";
+  const auto make = [&](const char* path) {
+    std::filesystem::create_directories(hub / path);
+    return hub / path;
+  };
+  const std::filesystem::path snapshot = make("models--Qwen--Qwen3-0.6B/snapshots/c1899de2");
+  EXPECT_EQ(served_name(snapshot), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(snapshot / ""), "Qwen/Qwen3-0.6B") << "with a slash at its end";
+  EXPECT_EQ(served_name(snapshot / "../c1899de2/."), "Qwen/Qwen3-0.6B");
+  std::filesystem::create_directory_symlink(snapshot, hub / "linked");
+  EXPECT_EQ(served_name(hub / "linked"), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(std::filesystem::relative(snapshot)), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--gpt2/snapshots/11c5a3d5")), "gpt2");
+  EXPECT_EQ(served_name(make("models--a--b--c/snapshots/0")), "a/b--c");
+  // What only looks like one.
+  EXPECT_EQ(served_name(make("models--Qwen--Qwen3-0.6B")), "models--Qwen--Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--a--b/snapshots")), "snapshots");
+  EXPECT_EQ(served_name(make("models--a--b/blobs/x")), "x");
+  EXPECT_EQ(served_name(make("models--/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("fairytale/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("plain") / ""), "plain");
+  EXPECT_EQ(served_name(hub / "absent/"), "absent");
+}
+
+TEST(ServerProgram, IsAskedForASnapshotByTheNameUnderWhichItWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path snapshot = folder / "models--org--fairytale/snapshots/0123abcd";
+  std::filesystem::create_directories(snapshot.parent_path());
+  std::filesystem::copy(checkpoint_folder("fairytale"), snapshot, std::filesystem::copy_options::recursive);
+  ServerProgram server("step3_paged", {"--model", snapshot.string()});
+  HttpClient client(server.wait_for_port());
+  EXPECT_EQ(client.get("/v1/models").json()["data"][0]["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org/fairytale").json()["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org%2Ffairytale").json()["id"], "org/fairytale");
+  const Json answer = client.post("/v1/completions", {{"prompt", "The"}, {"max_tokens", 1}}).json();
+  EXPECT_EQ(answer["model"], "org/fairytale");
+}
+
 TEST(ServerProgram, TakesTheOptionsOfItsCache) {
   ServerProgram server("step4_prefix_cache", {"--num-blocks", "20", "--block-size", "8", "--system-prompt",
                                               "Once upon a time there was"});
@@ -69,6 +114,52 @@ TEST(ServerProgram, TakesTheOptionsOfItsCache) {
   EXPECT_EQ(ids_alone.post("/generate", {{"prompt_ids", {1, 2}}, {"max_tokens", 3}}).json()["ids"].size(),
             3U);
   EXPECT_EQ(ids_alone.get("/v1/models").json()["data"][0]["id"], "random:fairytale");
+}
+
+TEST(ServerProgram, GivesItsSaltToRequestsWithoutOne) {
+  ServerProgram server("step4_prefix_cache",
+                       {"--num-blocks", "40", "--salt", "house", "--debug-hash-bits", "1"});
+  HttpClient client(server.wait_for_port());
+  const auto cached = [&](const Json& salt) {
+    const Json request = {{"prompt_ids", std::vector<int>(33, 5)}, {"max_tokens", 1}, {"cache_salt", salt}};
+    return client.post("/generate", request).json()["usage"]["cached_tokens"];
+  };
+  EXPECT_EQ(cached(nullptr), 0);
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_EQ(cached("mallory"), 0);
+  EXPECT_EQ(cached(nullptr), 32);
+  EXPECT_EQ(cached("house"), 32) << "it is a salt as any other: keep it to yourself";
+  EXPECT_EQ(cached("alice"), 32);
+}
+
+TEST(ServerProgram, TakesABurstOfAllThatMayRunAndMore) {
+  constexpr int kBurst = 300;  // 256 run, the others wait
+  ServerProgram server("step3_paged", {"--max-sequences", "256", "--num-blocks", "600"});
+  const int port = server.wait_for_port();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kBurst; ++n) clients.emplace_back(port);
+  for (HttpClient& client : clients)
+    client.send_request("POST", "/generate", R"({"prompt": "The wolf", "max_tokens": 3})");
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST(ServerProgram, RefusesWhoComesAfterAllThatMayWait) {
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768",
+                                            "--max-sequences", "2", "--max-waiting", "3"});
+  const int port = server.wait_for_port();
+  const std::string request = R"({"prompt_ids": [1], "max_tokens": 32000, "ignore_eos": true})";
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 2 + 3; ++n) {
+    clients.emplace_back(port);
+    clients.back().send_request("POST", "/generate", request);
+  }
+  Json health;
+  do {
+    health = HttpClient(port).get("/health").json();
+  } while (health["running"] != 2 || health["waiting"] != 3);
+  const HttpResponse refused = HttpClient(port).post("/generate", Json::parse(request));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_GE(std::stoi(refused.headers.at("retry-after")), 1);
 }
 
 TEST(ServerProgram, FinishesWhatRunsWhenItIsToldToEnd) {

@@ -94,10 +94,10 @@ def ask(connection, request, leave_after=None):
     for line in answer:
         if line.startswith(b"data: {"):
             part = json.loads(line[6:])
-            ids += [part["id"]] if "id" in part else []
+            ids += part.get("ids", [part["id"]] if "id" in part else [])
             if part.get("finish_reason", "length") != "length":
                 raise RuntimeError(f"ended with {part['finish_reason']}")
-        if len(ids) == leave_after:
+        if leave_after is not None and len(ids) >= leave_after:
             answer.close()
             connection.close()
             return None
@@ -134,6 +134,7 @@ def soak(knobs, program, alone):
     shares = knobs.step == "step4_prefix_cache"
     blocks = shared + holders * own if shares else holders * (shared + own)
     options = ["--num-blocks", str(blocks), "--block-size", str(BLOCK), "--max-sequences", str(knobs.clients)]
+    options += ["--max-batch-tokens", "256"]  # prompts come in faster than sequences end, so memory runs out
     options += ["--host-blocks", str(knobs.host_blocks)] if shares else []
     with Server(program, knobs.device, *options) as server:
         answers, failures = {}, []

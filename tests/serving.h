@@ -25,7 +25,7 @@ namespace kvcache {
 struct Answer {
   struct Output {
     std::vector<std::int32_t> ids;
-    std::string text, reason;
+    std::string text, reason, error;
   };
   std::map<std::int64_t, Output> samples;
   std::optional<GenerationSummary> summary;
@@ -37,6 +37,7 @@ struct Answer {
     if (event.id) output.ids.push_back(*event.id);
     output.text += event.text;
     output.reason = event.finish_reason;
+    output.error = event.error;
     summary = event.summary;
   }
   const std::vector<std::int32_t>& ids() const { return samples.at(0).ids; }
@@ -80,6 +81,11 @@ class CheckedManager final : public KvManager {
     manager_->free(sequence);
     check();
   }
+  void discard(const Work& work, std::int64_t cached_tokens) override {
+    expect_no_plan();
+    manager_->discard(work, cached_tokens);
+    check();
+  }
   void fork(std::int32_t parent, std::int32_t child) override {
     expect_no_plan();
     manager_->fork(parent, child);
@@ -92,8 +98,8 @@ class CheckedManager final : public KvManager {
   }
   bool can_fork() const override { return manager_->can_fork(); }
   std::int64_t capacity() const override { return manager_->capacity(); }
-  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override {
-    return manager_->capacity_for(token_ids);
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override {
+    return manager_->capacity_for(token_ids, salt);
   }
   KvMemoryReport memory() const override { return manager_->memory(); }
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override {

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/checkpoint_builder.h"
 #include "tests/report_of.h"
@@ -72,6 +76,78 @@ TEST(Step1Program, SequencesKeepTheOrderOfTheLineAndTheIdsOfTheirSoloRuns) {
             report_of(with({"--ids", "1"}))["sequences"][0]["output_ids"]);
 }
 
+/// A copy of the reference checkpoint `name` with another tokenizer.json.
+void copy_with_tokenizer(const std::string& name, const std::filesystem::path& folder,
+                         const nlohmann::json& tokenizer) {
+  std::filesystem::copy(std::string(SOURCE_DIR) + "/tests/reference/" + name, folder,
+                        std::filesystem::copy_options::recursive);
+  std::ofstream(folder / "tokenizer.json") << tokenizer;
+}
+
+nlohmann::json tokenizer_of(const std::string& name) {
+  return nlohmann::json::parse(
+      std::ifstream(std::string(SOURCE_DIR) + "/tests/reference/" + name + "/tokenizer.json"));
+}
+
+TEST(Step1Program, ATextThatBringsItsOwnBosIsNotedAndTheTokenizerCanAddNone) {
+  const std::string model = std::string(SOURCE_DIR) + "/tests/reference/llama-gqa";
+  const std::vector<std::string> line{"--model", model, "--prompt", "<s>user", "--tokens", "1", "--json"};
+  const ProgramResult twice = run_step(kStep, line);
+  EXPECT_EQ(twice.exit_code, 0);
+  EXPECT_EQ(
+      twice.err,
+      "note: prompt 1 begins with <s> and the tokenizer adds another one; --no-special-tokens adds none\n");
+  EXPECT_EQ(nlohmann::json::parse(twice.out)["sequences"][0]["prompt_ids"],
+            (std::vector<int>{1, 1, 335, 559, 353}));
+  std::vector<std::string> without = line;
+  without.push_back("--no-special-tokens");
+  const ProgramResult once = run_step(kStep, without);
+  EXPECT_EQ(once.err, "");
+  EXPECT_EQ(nlohmann::json::parse(once.out)["sequences"][0]["prompt_ids"],
+            (std::vector<int>{1, 335, 559, 353}));
+}
+
+TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
+  const TemporaryFolder folder;
+  nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
+  nlohmann::json& vocab = tokenizer["model"]["vocab"];
+  vocab.erase("\u0104");  // the byte 04
+  vocab.erase("\u0143");  // AD
+  const std::filesystem::path model = folder.path() / "model";
+  copy_with_tokenizer("qwen3-tied", model, tokenizer);
+  const std::vector<std::string> arguments{"--model", model.string(), "--tokens", "1", "--json"};
+  const auto run_with = [&](const std::vector<std::string>& prompts) {
+    std::vector<std::string> all = arguments;
+    for (const std::string& prompt : prompts) all.insert(all.end(), {"--prompt", prompt});
+    return run_step(kStep, all);
+  };
+  const ProgramResult result =
+      run_with({"a\x04\x04"
+                "b",
+                "b"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "note: prompt 1: bytes left out, for which the vocabulary has no token: 2\n");
+  EXPECT_EQ(nlohmann::json::parse(result.out)["sequences"][0]["prompt_ids"], (std::vector<int>{64, 65}));
+  // What is refused is told in one line alone.
+  const ProgramResult nothing =
+      run_with({"a\x04"
+                "b",
+                "\x04"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_EQ(std::count(nothing.err.begin(), nothing.err.end(), '\n'), 1) << nothing.err;
+  EXPECT_EQ(nothing.out, "");
+}
+
+TEST(Step1Program, ATokenizerThatTakesTooLongEndsWithOneLine) {
+  const TemporaryFolder folder;
+  nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
+  tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(?:a|aa)+[bc]"}};
+  const std::filesystem::path model = folder.path() / "model";
+  copy_with_tokenizer("qwen3-tied", model, tokenizer);
+  expect_refusal({"--model", model.string(), "--prompt", std::string(5000, 'a')}, 2,
+                 {"prompt 1", "(?:a|aa)+[bc]", "steps for each byte"});
+}
+
 TEST(Step1Program, ZeroTokensIsPrefillOnly) {
   const nlohmann::json report =
       report_of({"--model", kTinyModel, "--ids", "1,2,3", "--tokens", "0", "--logits"});
@@ -79,6 +155,28 @@ TEST(Step1Program, ZeroTokensIsPrefillOnly) {
   EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
   EXPECT_EQ(report["sequences"][0]["text"], "");
   EXPECT_EQ(report["sequences"][0]["logits"].size(), 768U);
+}
+
+TEST(Step1Program, WhatWasNotMeasuredIsNullAndNotZero) {
+  for (const char* tokens : {"0", "1"}) {
+    const nlohmann::json timing =
+        report_of({"--model", kTinyModel, "--ids", "1,2,3", "--tokens", tokens})["timing"];
+    EXPECT_TRUE(timing["ms_per_token"].is_null()) << timing;
+    EXPECT_TRUE(timing["decode_tokens_per_s"].is_null()) << timing;
+    EXPECT_GT(timing["prefill_tokens_per_s"], 0) << timing;
+  }
+}
+
+// A prompt may end with what would end an output, here id 0: nothing has been generated yet.
+TEST(Step1Program, APromptThatEndsWithAnEndOfSequenceIsPrefilledAndContinued) {
+  for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
+    const auto sequence = [&](const char* tokens) {
+      return kvcache::report_of(step, {"--ids", "5,6,0", "--tokens", tokens})["sequences"][0];
+    };
+    EXPECT_EQ(sequence("0")["finish_reason"], "length") << step;
+    EXPECT_EQ(sequence("0")["output_ids"], nlohmann::json::array()) << step;
+    EXPECT_GE(sequence("2")["output_ids"].size(), 1U) << step;
+  }
 }
 
 TEST(Step1Program, TheSequenceEndsWhereTheContextEnds) {
@@ -114,6 +212,25 @@ TEST(Step1Program, TheThreadCountChangesNoBit) {
     EXPECT_EQ(report["sequences"][0]["logits"], first["sequences"][0]["logits"]) << threads;
     EXPECT_EQ(report["sequences"][0]["output_ids"], first["sequences"][0]["output_ids"]) << threads;
   }
+}
+
+/// FNV-1a (Fowler, Noll, Vo) over the bits of the numbers.
+std::uint64_t hash_of_bits(const nlohmann::json& numbers) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const nlohmann::json& number : numbers) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(number.get<double>()));
+    for (unsigned shift = 0; shift < 32; shift += 8) hash = (hash ^ (bits >> shift & 0xFFU)) * 1099511628211U;
+  }
+  return hash;
+}
+
+// Attention takes the context in chunks and merges them in order; chunks of another size give other bits, in
+// all steps alike, so that no comparison between steps can see it. Long enough for several chunks.
+TEST(Step1Program, TheLogitsOfALongPromptHaveTheBitsThatTheyAlwaysHad) {
+  std::string ids = "1";
+  for (int n = 1; n < 200; ++n) ids += "," + std::to_string(n * 37 % 1000);
+  const nlohmann::json report = report_of({"--ids", ids, "--tokens", "0", "--dtype", "f32", "--logits"});
+  EXPECT_EQ(hash_of_bits(report["sequences"][0]["logits"]), 5011635867787854459U);
 }
 
 TEST(Step1Program, EqualSeedsGiveEqualIdsAndNeighboursChangeNothing) {
@@ -162,6 +279,41 @@ TEST(Step1Program, AFolderWithoutATokenizerTakesIdsAndRefusesTextsSayingSo) {
 
 TEST(Step1Program, ATextThatIsNotUtf8IsRefusedNamingThePrompt) {
   expect_refusal({"--prompt", "fine", "--prompt=\xFF"}, 2, {"prompt 2", "UTF-8"});
+}
+
+TEST(Step1Program, PromptsComeFromFilesAndStdinInTheOrderOfTheLine) {
+  const TemporaryFolder folder;
+  write_file(folder / "wolf.txt", "The wolf\n");
+  const std::vector<std::string> mixed{
+      "--prompt-file", folder / "wolf.txt", "--ids", "5,6",   "--prompt-file", "-", "--prompt",
+      "Once",          "--tokens",          "3",     "--json"};
+  const std::vector<std::string> texts{"--prompt",     "The wolf", "--ids", "5,6",      "--prompt",
+                                       "A queen\nand", "--prompt", "Once",  "--tokens", "3"};
+  for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
+    const ProgramResult result = run_step(step, mixed, Gpu::hidden, "A queen\nand\r\n");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const nlohmann::json sequences = nlohmann::json::parse(result.out)["sequences"];
+    const nlohmann::json expected = kvcache::report_of(step, texts)["sequences"];
+    ASSERT_EQ(sequences.size(), expected.size());
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+      EXPECT_EQ(sequences[n]["prompt_ids"], expected[n]["prompt_ids"]) << step << " " << n;
+      EXPECT_EQ(sequences[n]["output_ids"], expected[n]["output_ids"]) << step << " " << n;
+    }
+  }
+}
+
+TEST(Step1Program, APromptFileThatIsNoTextIsRefusedByName) {
+  const TemporaryFolder folder;
+  write_file(folder / "bytes", std::string("ab\0c", 4));
+  write_file(folder / "latin1", "caf\xe9");
+  write_file(folder / "empty", "\n");
+  expect_refusal({"--prompt-file", folder / "bytes"}, 2, {"bytes: byte 3 is a NUL"});
+  expect_refusal({"--prompt-file", folder / "latin1"}, 2, {"latin1: it is not valid UTF-8 at byte 4"});
+  expect_refusal({"--prompt-file", folder.path()}, 2, {folder.path().string() + ": Is a directory"});
+  expect_refusal({"--prompt-file", folder / "none"}, 2, {"none: No such file"});
+  expect_refusal({"--prompt", "a", "--prompt-file", folder / "empty"}, 2, {"prompt 2 is empty"});
+  expect_refusal({"--prompt-file", "-"}, 2, {"prompt 1 is empty"});
+  expect_refusal({"--prompt-file", "/dev/zero"}, 2, {"/dev/zero: byte 1 is a NUL"});
 }
 
 TEST(Step1Program, RandomWeightsNeedNoCheckpointAndAreTheSameEachTime) {
@@ -345,6 +497,47 @@ TEST(Step1Program, FilesThatCannotBeReadAreNamed) {
     std::filesystem::permissions(locked / name, std::filesystem::perms::none);
     expect_refusal({"--model", locked.path()}, 2, {(locked / name).string()});
   }
+}
+
+TEST(Step1Program, ALinkThatLeadsNowhereIsNotAnAbsentFile) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
+    const Copy model;
+    std::filesystem::remove(model / name);
+    std::filesystem::create_symlink("gone", model / name);
+    expect_refusal({"--model", model.path(), "--ids", "5"}, 2, {(model / name).string(), "a link to gone"});
+  }
+}
+
+TEST(Step1Program, AMistralRunsUpToItsWindowAndIsRefusedBeyondByName) {
+  const Copy model(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
+  const std::vector<std::string> arguments{"--model", model.path(), "--ids", counted_ids(20), "--ignore-eos"};
+  const auto outputs = [&](const char* tokens) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--tokens", tokens});
+    return report_of(all)["sequences"][0]["output_ids"].get<std::vector<int>>();
+  };
+  const std::vector<int> of_the_llama = outputs("12");
+  model.change_config(
+      {{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 32}});
+  EXPECT_EQ(outputs("12"), of_the_llama);
+  EXPECT_EQ(outputs("13"), of_the_llama);  // the context ends here, as any model's does
+  expect_refusal({"--model", model.path(), "--ids", counted_ids(32)}, 2,
+                 {"32 tokens", "context is 32", "sliding_window"});
+}
+
+TEST(Step1Program, MemoryThatRunsOutInAFileEndsTheRunInOneLine) {
+  const Copy model;
+  std::string tokenizer = "[{}";
+  for (int value = 0; value < 3'900'000; ++value) tokenizer += ",{}";
+  write_file(model / "tokenizer.json", tokenizer + "]");
+  const std::string program = (std::filesystem::path(BINARY_DIR) / "step1_no_cache").string();
+  const ProgramResult result = run_program(
+      "/bin/sh",
+      {"-c", "ulimit -v 300000; exec \"$0\" --device cpu --model \"$1\" --threads 1", program, model.path()});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find("error: out of memory"), std::string::npos) << result.err;
 }
 
 TEST(Step1Program, APartOfACheckpointIsRefusedNamingWhatIsMissing) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "common/bench/step_runs.h"
 #include "common/bench/workloads.h"
 #include "common/cli/machine.h"
+#include "tests/reference_model.h"
 #include "tests/report_of.h"
 
 namespace kvcache {
@@ -104,6 +106,18 @@ TEST(StepBenchmarks, HaveThePromisedCountersAndCountWhatHappened) {
     EXPECT_EQ(warm["cached_tokens"], shares ? 16 * 128 : 0);
     EXPECT_EQ(cold["kv_rows"], shares ? 128 + 16 * 32 : 16 * 160);
     EXPECT_EQ(warm["kv_rows"], shares ? 16 * 32 : 16 * 160) << "the run before is not counted";
+  }
+}
+
+TEST(StepBenchmarks, NeedNoTokenizer) {
+  const TemporaryFolder folder;
+  for (const char* name : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(checkpoint_folder("qwen3-tied") / name, folder / name);
+  for (const std::string program : kPrograms) {
+    const ProgramResult result =
+        run_step(program, {"--model", folder.path(), "--benchmark_filter=context:64/iter"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("decode/context:64"), std::string::npos) << program;
   }
 }
 
@@ -210,7 +224,7 @@ TEST(TimedMs, IsThePartThatTheWorkloadIsAbout) {
   EXPECT_EQ(timed_ms(decode_pass, prefill, decode), 2) << "two passes are warm-up";
   EXPECT_EQ(timed_ms(all, prefill, decode), 223);
   EXPECT_EQ(timed_ms(all_first_tokens, prefill, decode), 30);
-  for (const std::size_t passes : {0, 1, 2})
+  for (const std::size_t passes : {0U, 1U, 2U})
     EXPECT_EQ(timed_ms(decode_pass, prefill, std::vector<double>(passes, 5)), 0) << "nothing but warm-up";
 }
 

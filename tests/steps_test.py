@@ -44,10 +44,10 @@ class StepsScript(unittest.TestCase):
                      f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_step2_flat_cache" "$@"\n{body}')
         self.program("compare_benchmarks", 'printf "%s\\n" "$@" >"$ROOT/compared"; echo the table')
 
-    def start(self, *arguments):
+    def start(self, *arguments, stdin=subprocess.DEVNULL):
         environment = dict(os.environ, STEPS_BUILT="1", ROOT=str(self.folder), TMPDIR=str(self.folder / "tmp"),
                            CUDA_VISIBLE_DEVICES="")
-        return subprocess.Popen([self.folder / "steps", *arguments], env=environment, stdin=subprocess.DEVNULL,
+        return subprocess.Popen([self.folder / "steps", *arguments], env=environment, stdin=stdin,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def steps(self, *arguments):
@@ -135,6 +135,35 @@ class StepsScript(unittest.TestCase):
         self.program("numbers", SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("numbers")
 
+    # ---- fuzzers ----
+
+    def fuzzer(self, name, body):
+        path = self.folder / "build-fuzz/bin" / f"fuzz_{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def test_fuzz_tells_the_runs_of_each_target_and_shares_the_time(self):
+        for name in ("config", "text"):
+            self.fuzzer(name, 'echo "stat::number_of_executed_units: 12"; printf "%s\\n" "$@" >"$ROOT/$(basename "$0")"')
+        self.assertEqual(self.steps("fuzz", "2"), (0, "config: 12 runs, no finding\ntext: 12 runs, no finding\n", []))
+        self.assertIn("-max_total_time=60", (self.folder / "fuzz_text").read_text().splitlines())
+
+    def test_fuzz_tells_how_a_finding_is_replayed_and_goes_on(self):
+        self.fuzzer("config", 'echo "artifact; Test unit written to /found/crash-1"; exit 77')
+        self.fuzzer("text", 'echo "stat::number_of_executed_units: 12"')
+        code, out, errors = self.steps("fuzz", "1")
+        program = self.folder / "build-fuzz/bin/fuzz_config"
+        self.assertEqual((code, errors), (1, []))
+        self.assertEqual(out.splitlines()[1:], ["  input: /found/crash-1", f"  replay: {program} /found/crash-1",
+                                               "text: 12 runs, no finding"])
+
+    def test_fuzz_refuses_what_is_no_number_of_minutes_before_it_builds(self):
+        for words in (["0"], ["ten"], ["-1"], ["1", "2"]):
+            code, out, errors = self.steps("fuzz", *words)
+            self.assertEqual((code, out, len(errors)), (2, "", 1))
+            self.assertIn(f"got '{' '.join(words)}'", errors[0])
+
     # ---- options ----
 
     def options_of_the_benches(self, *arguments):
@@ -153,6 +182,65 @@ class StepsScript(unittest.TestCase):
                                  self.filter_of(*arguments)], capture_output=True, text=True)
         self.assertEqual(listed.returncode, 0, listed.stderr)
         return {name.split("/iterations")[0] for name in listed.stdout.splitlines()}
+
+    def expect_refusal(self, command, *words):
+        """In one line that names the last word, without building or running anything."""
+        code, out, errors = self.steps(*command.split(), *words)
+        self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
+        self.assertIn(words[-1].split("=")[0], errors[0])
+        self.assertTrue(errors[0].startswith(f"error: ./steps {command.split()[0]}"), errors)
+
+    def test_what_is_no_option_is_refused_before_anything_is_built(self):
+        (self.folder / "common/cli").mkdir(parents=True)
+        shutil.copy(ROOT / "common/cli/options.cpp", self.folder / "common/cli")
+        for command in ("bench", "serve-bench", "compare"):
+            self.expect_refusal(command, "--nonsense")
+            self.expect_refusal(command, "--nonsense=1")
+            self.expect_refusal(command, "--threads", "1", "--nonsense")
+            self.expect_refusal(command, "nonsense")
+            self.expect_refusal(command, "--threads=1", "nonsense")
+        self.expect_refusal("compare", "--block-size=8")  # of some steps only
+        self.expect_refusal("bench", "--prompt")
+        self.expect_refusal("plots", "--nonsense")
+        self.expect_refusal("plots", "no-such-record.json")
+        self.expect_refusal("test", "--sanitizer=nonsense")
+        self.expect_refusal("test", "nonsense")
+        for command in ("demo", "numbers", "docs"):
+            self.expect_refusal(command, "--nonsense")
+        code, out, errors = self.steps("exercise", "--nonsense")
+        self.assertEqual((code, out, len(errors)), (2, "", 1))
+
+    def test_the_options_of_the_usage_are_those_of_the_programs(self):
+        for command, program in (("bench", "bench_step1_no_cache"), ("serve-bench", "bench_serving")):
+            told = subprocess.run([BUILD / "bin" / program, "--help"], capture_output=True, text=True).stdout
+            if command == "bench":
+                told = re.search("all steps (.*)", told)[1]
+            usage = self.steps(command, "--help")[1]
+            options = set(re.findall(r"(?<![\w/-])--[a-z-]+(?![\w-])", usage)) - {"--quick", "--benchmark"}
+            self.assertEqual(options - {"--help"}, set(re.findall(r"--[a-z-]+", told)) - {"--help"}, command)
+
+    def test_every_option_of_all_steps_is_one_of_compare(self):
+        (self.folder / "common/cli").mkdir(parents=True)
+        shutil.copy(ROOT / "common/cli/options.cpp", self.folder / "common/cli")
+        for step in STEPS:
+            self.program(step, 'cat >/dev/null; echo "{}"')
+        self.program("compare_reports", "echo the table")
+        told = subprocess.run([BUILD / "bin/step1_no_cache", "--help"], capture_output=True, text=True).stdout
+        options = re.findall(r"^  (--[a-z-]+)( ?\S*)", told, re.MULTILINE)
+        self.assertGreater(len(options), 10)
+        for option, value in options:
+            if option not in ("--json", "--logits", "--help", "--version"):
+                self.assertEqual(self.steps("compare", f"{option}=1"), (0, "the table\n", []), option)
+
+    def test_compare_gives_its_stdin_to_every_step(self):
+        for step in STEPS:
+            self.program(step, f'cat >>"$ROOT/read"; echo "{{}}"')
+        self.program("compare_reports", "echo the table")
+        for words in (["--prompt-file", "-"], ["--prompt-file=-", "--tokens", "3"]):
+            process = self.start("compare", *words, stdin=subprocess.PIPE)
+            self.assertEqual(process.communicate("a text;", timeout=60)[0], "the table\n")
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+            (self.folder / "read").unlink()
 
     def test_quick_and_a_filter_both_hold(self):
         self.assertIsNone(self.filter_of())

@@ -58,6 +58,11 @@ class TracedManager {
     stored_.erase(sequence);
     read();
   }
+  void discard(std::int32_t sequence) {
+    tracing_.discard({sequence, stored_.at(sequence)}, 0);
+    stored_.erase(sequence);
+    read();
+  }
   void fork(std::int32_t parent, std::int32_t child) {
     tracing_.fork(parent, child);
     stored_[child] = stored_.at(parent);
@@ -109,7 +114,7 @@ class RandomCalls {
       } else if (kind == 1 && shares_ && below(4) == 0 && !traced_.stored().empty()) {
         traced_.pin(any());
       } else if (kind <= 3 && !traced_.stored().empty()) {
-        traced_.free(any());
+        below(4) == 0 ? traced_.discard(any()) : traced_.free(any());
       } else {
         pass();
       }
@@ -160,7 +165,7 @@ TEST(Trace, RebuildsASharedCacheAfterEveryCall) {
   TracedManager traced(
       std::make_unique<PrefixCachingManager>(PagedShape{14, 3, 1}, SharingSettings{.host_blocks = 5}),
       "step4_prefix_cache");
-  RandomCalls(traced, true, 3).run(3000);
+  RandomCalls(traced, true, 3).run(5000);
   const TraceReplay& replay = traced.replay();
   for (const char* event : {"plan", "commit", "abort", "free", "refuse", "fork"})
     EXPECT_GT(replay.events.at(event), 50) << event;

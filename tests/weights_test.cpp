@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,7 +109,7 @@ class LoadWeights : public ::testing::Test {
 };
 
 TEST_F(LoadWeights, FindsEveryTensorOfEveryFamily) {
-  for (const char* family : {llama, qwen2, qwen3})
+  for (const char* family : {llama, "MistralForCausalLM", qwen2, qwen3})
     for (const bool tied : {false, true}) {
       const TestCheckpoint checkpoint(family, {{"tie_word_embeddings", tied}});
       checkpoint.save(folder_.path());
@@ -122,6 +123,27 @@ TEST_F(LoadWeights, FindsOptionalBiases) {
         TestCheckpoint(qwen3, {{"attention_bias", true}})}) {
     checkpoint.save(folder_.path());
     expect_loads(checkpoint);
+  }
+}
+
+/// transformers fills such biases with zeros, and says so.
+TEST_F(LoadWeights, ABiasThatNoLayerStoresIsAbsent) {
+  for (const char* family : {llama, qwen3})
+    for (const char* projection : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      TestCheckpoint checkpoint(family, {{"attention_bias", true}});
+      for (const char* layer : {"0", "1"})
+        checkpoint.tensors.erase(std::string("model.layers.") + layer + ".self_attn." + projection + ".bias");
+      checkpoint.save(folder_.path());
+      expect_loads(checkpoint);
+    }
+}
+
+TEST_F(LoadWeights, ABiasThatOneLayerStoresIsMissingInTheOther) {
+  const TestCheckpoint whole(llama, {{"attention_bias", true}, {"mlp_bias", true}});
+  for (const auto& [name, tensor] : whole.tensors) {
+    TestCheckpoint checkpoint = whole;
+    checkpoint.tensors.erase(name);
+    EXPECT_THAT(error_of(checkpoint), AllOf(HasSubstr("\"" + name + "\""), HasSubstr("missing")));
   }
 }
 
@@ -387,6 +409,26 @@ TEST_F(LoadWeights, RefusesShardsThatAreMissingCutOrDamaged) {
   std::filesystem::remove(folder_ / second);
   EXPECT_THAT(error_in(second),
               AllOf(HasSubstr("no such file"), HasSubstr("index.json"), HasSubstr("\"model.")));
+}
+
+TEST_F(LoadWeights, SaysWhyAnIndexOrAShardCannotBeOpened) {
+  namespace fs = std::filesystem;
+  fs::permissions(folder_.path(), fs::perms::all);
+  for (const std::string& name :
+       {std::string("model.safetensors.index.json"), TestCheckpoint::shard_name(1, 2)}) {
+    TestCheckpoint(llama).save_sharded(folder_.path(), 2);
+    fs::permissions(folder_ / name, fs::perms::none);
+    EXPECT_THAT(as_nobody([&] { return error_in(name); }), HasSubstr("Permission denied"));
+    fs::remove(folder_ / name);
+    fs::create_symlink("gone", folder_ / name);
+    EXPECT_THAT(error_in(name), HasSubstr("no such file, this is a link to gone"));
+    fs::remove(folder_ / name);
+    fs::create_symlink(name, folder_ / name);
+    EXPECT_THAT(error_in(name), HasSubstr("Too many levels of symbolic links"));
+    fs::remove(folder_ / name);
+    ASSERT_EQ(::mkfifo((folder_ / name).c_str(), 0600), 0);
+    EXPECT_THAT(error_in(name), HasSubstr("not a regular file"));
+  }
 }
 
 TEST_F(LoadWeights, RefusesAnIndexThatDisagreesWithItsShards) {

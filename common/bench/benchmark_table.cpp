@@ -150,18 +150,21 @@ std::string detail_rows(std::span<const StepRuns> steps, const std::string& name
   return rows;
 }
 
-/// What spoils a time.
-constexpr std::pair<const char*, const char*> kFlaws[] = {
-    {"failed", "! requests that failed"},
-    {"preemptions", "! preemptions"},
-    {"extra_passes", "! passes because some requests waited"}};
+/// What spoils a time: the counter that tells of it, and its row in the table.
+struct Flaw {
+  const char* counter;
+  const char* label;
+};
+constexpr Flaw kFlaws[] = {{"failed", "! requests that failed"},
+                           {"preemptions", "! preemptions"},
+                           {"extra_passes", "! passes because some requests waited"}};
 
 std::string flaw_rows(std::span<const StepRuns> steps, const std::string& name) {
   std::string rows;
-  for (const auto& [key, label] : kFlaws) {
-    const auto number = [&](const StepRuns& step) { return worst(step, name, key); };
+  for (const Flaw& flaw : kFlaws) {
+    const auto number = [&](const StepRuns& step) { return worst(step, name, flaw.counter); };
     if (std::ranges::all_of(steps, [&](const StepRuns& step) { return number(step) == 0; })) continue;
-    rows += row(label, steps, [&](std::size_t n) { return fmt::format("{:.0f}", number(steps[n])); });
+    rows += row(flaw.label, steps, [&](std::size_t n) { return fmt::format("{:.0f}", number(steps[n])); });
   }
   return rows;
 }

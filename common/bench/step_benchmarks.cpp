@@ -63,12 +63,13 @@ Measured run_once(const Subject& subject, const Workload& workload) {
   const Cache cache = subject.make_cache(program);
   if (workload.warm) {
     const Request before = request_before(workload, vocab_size);
-    run(*program.model, *cache.manager, *cache.store, {&before, 1});
+    expect_no_error(run(*program.model, *cache.manager, *cache.store, {&before, 1}));
   }
   GpuPassTimer timer(program);
   RunSettings settings;
   timer.listen(settings);
   Measured measured{run(*program.model, *cache.manager, *cache.store, program.requests, settings)};
+  expect_no_error(measured.report);
 
   std::vector<double> prefill_ms;
   for (const SequenceReport& sequence : measured.report.sequences) prefill_ms.push_back(sequence.ttft_ms);
@@ -144,11 +145,12 @@ void set_counters(benchmark::State& state, const Subject& subject, const Workloa
 
 void run_workload(benchmark::State& state, Subject& subject, const Workload& workload) {
   warm_up(subject, workload);
+  if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
+    subject.memory_rate =
+        memory_read_rate(subject.program);  // not in the loop: its CPU time would be counted
   for (auto _ : state) {
     const Measured measured = run_once(subject, workload);
     state.SetIterationTime(measured.ms * 1e-3);
-    if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
-      subject.memory_rate = memory_read_rate(subject.program);
     set_counters(state, subject, workload, measured);
   }
 }
@@ -203,7 +205,9 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   });
   if (!model_named) words.insert(words.begin() + 1, {"--random-weights", "fairytale"});
   std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
-  if (options) refuse_unused(std::span(words).subspan(1));
+  if (!options) return options;
+  refuse_unused(std::span(words).subspan(1));
+  options->prompts.emplace_back(std::vector<std::int32_t>{0});  // ids: a default text would need a tokenizer
   return options;
 }
 

@@ -22,8 +22,9 @@ struct Row {
   std::function<std::string(const json&)> cell;
 };
 
-std::string ms(const json& value) {
-  return fmt::format("{:.3f}", value.get<double>());
+/// "-" for what was not measured.
+std::string measured(const json& value, int digits) {
+  return value.is_null() ? "-" : fmt::format("{:.{}f}", value.get<double>(), digits);
 }
 std::string count(const json& value) {
   return fmt::format("{}", value.get<std::int64_t>());
@@ -78,16 +79,14 @@ std::string compare_reports(std::span<const nlohmann::json> reports) {
   std::vector<Row> rows;
   for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
     rows.push_back({fmt::format("first token of [{}], ms", s + 1),
-                    [s](const json& r) { return ms(r["sequences"][s]["ttft_ms"]); }});
+                    [s](const json& r) { return measured(r["sequences"][s]["ttft_ms"], 3); }});
   }
   rows.insert(
       rows.end(),
       {
-          {"ms per token, each", [](const json& r) { return ms(r["timing"]["ms_per_token"]); }},
+          {"ms per token, each", [](const json& r) { return measured(r["timing"]["ms_per_token"], 3); }},
           {"tokens per second",
-           [](const json& r) {
-             return fmt::format("{:.1f}", r["timing"]["decode_tokens_per_s"].get<double>());
-           }},
+           [](const json& r) { return measured(r["timing"]["decode_tokens_per_s"], 1); }},
           {"K/V rows computed", [](const json& r) { return count(r["kv_rows"]["computed"]); }},
           {"  of these again", [](const json& r) { return count(r["kv_rows"]["recomputed"]); }},
           {"K/V bytes reserved", [](const json& r) { return count(r["kv_memory"]["reserved_bytes"]); }},

@@ -7,8 +7,8 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
-#include <vector>
 
+#include "common/cpu/cgroup.h"
 #include "common/error.h"
 
 #ifdef WITH_CUDA
@@ -41,20 +41,6 @@ std::int64_t kilobytes(const std::filesystem::path& path, const std::string& nam
 std::optional<std::int64_t> number_in(const std::filesystem::path& path) {
   std::int64_t number = 0;
   return std::ifstream(path) >> number ? std::optional(number) : std::nullopt;
-}
-
-/// The groups that limit this process, the innermost first: a line of the file is "0::/outer/inner".
-std::vector<std::filesystem::path> cgroups(const std::filesystem::path& root) {
-  std::filesystem::path group;
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::/")) group = line.substr(4);
-  }
-  const std::filesystem::path all = root / "sys/fs/cgroup";
-  std::vector<std::filesystem::path> groups;
-  for (; !group.empty(); group = group.parent_path()) groups.push_back(all / group);
-  groups.push_back(all);
-  return groups;
 }
 
 std::string gpu_name() {

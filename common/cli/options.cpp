@@ -165,8 +165,12 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.random_weights = some_text(given); }},
     {"--prompt", "TEXT", input, "a text to continue; repeat it for several (default: one that fits)", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
-    {"--ids", "1,2,3", input, "the same as token ids; mixes with --prompt", every_step,
+    {"--prompt-file", "FILE", input, "a text from a file, less one newline at its end; - is stdin; repeatable", every_step,
+     [](Options& options, const Given& given) { options.prompts.emplace_back(PromptFile{some_text(given)}); }, true},
+    {"--ids", "1,2,3", input, "the same as token ids; repeatable; all three mix in the order given", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
+    {"--no-special-tokens", "", input, "add no BOS and the like to a text: a chat's form has its own", every_step,
+     [](Options& options, const Given&) { options.no_special_tokens = true; }},
     {"--tokens", "N", input, "new tokens per sequence; 0 computes the prompt only (default: 64)", every_step,
      [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
     {"--ignore-eos", "", input, "do not stop at an end-of-sequence token", every_step,
@@ -199,7 +203,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.dtype = one_of<DType>(given, {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}});
      }},
-    {"--threads", "N", place, "CPU threads (default: all)", every_step,
+    {"--threads", "N", place, "CPU threads (default: one for each processor that may be used)", every_step,
      [](Options& options, const Given& given) { options.threads = static_cast<int>(whole_number(given, 1, 1024)); }},
 
     {"--max-seq-len", "N", cache, "positions reserved per sequence (default: the model's limit)", step_2,
@@ -227,7 +231,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.prefix_cache = one_of<bool>(given, {{"on", true}, {"off", false}});
      }},
-    {"--salt", "TEXT", cache, "share only with sequences of the same salt (default: none)", step_4,
+    {"--salt", "TEXT", cache, "equal salts share; with --serve: requests without one (default: none)", step_4,
      [](Options& options, const Given& given) { options.salt = some_text(given); }},
     {"--system-prompt", "TEXT", cache, "computed once and kept, for prompts that begin with it (default: none)", step_4,
      [](Options& options, const Given& given) { options.system_prompt = some_text(given); }},
@@ -247,8 +251,10 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.port = static_cast<int>(whole_number(given, 0, 65535)); }},
     {"--max-sequences", "N", serving, "that run at a time; others wait (default: 16)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_sequences = whole_number(given, 1, 4096); }},
-    {"--max-batch-tokens", "N", serving, "rows of a pass, of prompts and of decode together (default: 256)", steps_2_to_4,
+    {"--max-batch-tokens", "N", serving, "rows of a pass, prompts and decode (default: CPU 64, CUDA 256)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
+    {"--max-waiting", "N", serving, "requests that wait; one more is told 429 (default: 1024)", steps_2_to_4,
+     [](Options& options, const Given& given) { options.max_waiting = whole_number(given, 0, 65536); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
@@ -335,7 +341,10 @@ std::string help_of(Step step) {
   add("-h,--help", "", "print this help", output);
   add("--version", "", "print the version", output);
   app.footer(
+      "Of a model's generation_config.json only eos_token_id counts. Its temperature, top_k, top_p and\n"
+      "the like do not: the default is greedy, so that every step gives the same tokens each time.\n"
       "A value that begins with a dash is written with an equals sign: --prompt=-x.\n"
+      "On a terminal texts come as they are generated, one after the other, in the order of the prompts.\n"
       "Exit codes: 0 success, 1 a failure while running, 2 an option or an input that is not right.");
   app.get_formatter()->column_width(28);
   std::string help = app.help();
@@ -346,10 +355,10 @@ std::string help_of(Step step) {
 
 /// With --serve every request brings its own; and what tells of one run has no run to tell of.
 constexpr std::string_view options_of_one_run[] = {
-    "--prompt", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k", "--top-p",
-    "--seed",   "--samples", "--json",   "--logits",     "--trace",       "--demo"};
+    "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
+    "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
 constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
-                                                   "--max-batch-tokens"};
+                                                   "--max-batch-tokens", "--max-waiting"};
 
 /// @param given  names of the options on the line
 void refuse_mixture_with_serving(const Options& options, std::span<const std::string_view> given) {
@@ -366,24 +375,32 @@ void refuse_mixture_with_serving(const Options& options, std::span<const std::st
                     "settings",
                     *found));
   }
-  if (options.max_batch_tokens < options.max_sequences) {
+  if (options.max_batch_tokens && *options.max_batch_tokens < options.max_sequences) {
     throw InputError(fmt::format("--max-batch-tokens {} is fewer than --max-sequences {}: each needs a row",
-                                 options.max_batch_tokens, options.max_sequences));
+                                 *options.max_batch_tokens, options.max_sequences));
   }
 }
 
 void refuse_contradictions(const Options& options) {
   const bool random = !options.random_weights.empty();
   const auto is_text = [](const Prompt& prompt) { return std::holds_alternative<std::string>(prompt); };
+  const auto is_file = [](const Prompt& prompt) { return std::holds_alternative<PromptFile>(prompt); };
+  if (std::ranges::count(options.prompts, Prompt(PromptFile{"-"})) > 1)
+    throw InputError("--prompt-file - is given twice; stdin can be read only once");
   if (random && !options.model.empty()) {
     throw InputError("--model and --random-weights exclude each other: the weights are read or made up");
   }
-  if (random && std::ranges::any_of(options.prompts, is_text)) {
+  const bool has_text = std::ranges::any_of(options.prompts, is_text);
+  if (random && (has_text || std::ranges::any_of(options.prompts, is_file))) {
     throw InputError(
-        "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
+        fmt::format("{} needs a tokenizer, which --random-weights does not have; give token ids with --ids",
+                    has_text ? "--prompt" : "--prompt-file"));
   }
   if (random && !options.system_prompt.empty()) {
     throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have");
+  }
+  if (random && options.no_special_tokens) {
+    throw InputError("--no-special-tokens needs a tokenizer, which --random-weights does not have");
   }
   if (options.num_blocks && (options.kv_memory_bytes || options.kv_memory_auto)) {
     throw InputError("--num-blocks and --kv-memory exclude each other: both set the size of the pool");
@@ -464,9 +481,11 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 std::filesystem::path first_model_folder(std::span<const std::filesystem::path> places) {
   std::vector<std::string> names;
   for (const std::filesystem::path& place : places) {
-    std::error_code error;  // a place that cannot be read is not the model
-    if (std::filesystem::exists(place / "config.json", error)) return place;
-    names.push_back(place.string());
+    std::error_code error;  // a place that cannot be read is not the model, but the message says why
+    const std::filesystem::file_status status = std::filesystem::status(place / "config.json", error);
+    if (std::filesystem::exists(status)) return place;
+    const bool unknown = status.type() == std::filesystem::file_type::none;
+    names.push_back(unknown ? fmt::format("{} ({})", place.string(), error.message()) : place.string());
   }
   throw InputError(fmt::format("the shipped model is not in {}; give a checkpoint folder with --model",
                                fmt::join(names, ", nor in ")));

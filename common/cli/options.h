@@ -23,8 +23,14 @@ enum class Step : std::uint8_t { no_cache = 1, flat_cache = 2, paged = 3, prefix
 /// "step1_no_cache", ...
 std::string name_of(Step step);
 
-/// One sequence as asked for: a text to encode, or token ids as they are.
-using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
+/// A text that stands in a file; prompt_file.h reads it.
+struct PromptFile {
+  std::string name;  ///< "-" is stdin
+  bool operator==(const PromptFile&) const = default;
+};
+
+/// One sequence as asked for: a text to encode, token ids as they are, or a file that holds a text.
+using Prompt = std::variant<std::string, std::vector<std::int32_t>, PromptFile>;
 
 /// What `--device` says. `automatic`: a GPU if there is one that can be used, else the CPU.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
@@ -37,6 +43,7 @@ struct Options {
   std::vector<Prompt> prompts;                    ///< in the order of the line; empty: the default prompt
   std::int64_t tokens = 64;                       ///< new tokens per sequence
   bool ignore_eos = false;                        ///< go on after an end-of-sequence id
+  bool no_special_tokens = false;                 ///< the tokenizer adds none to a text
   SamplingParams sampling;                        ///< `--temperature`, `--top-k`, `--top-p`, `--seed`
   DeviceChoice device = DeviceChoice::automatic;  ///< where the model runs
   std::optional<DType> dtype;                     ///< none: f32 on the CPU, bf16 on CUDA
@@ -45,12 +52,13 @@ struct Options {
   bool logits = false;                            ///< with json: the logits after each prompt
   bool demo = false;                              ///< the walk-through
   // steps 2 to 4
-  std::string trace;                    ///< the file that tells what the cache did; empty: none
-  bool serve = false;                   ///< answer HTTP requests until a signal ends it
-  std::string host = "127.0.0.1";       ///< the address to listen on
-  int port = 5000;                      ///< 0: any free one
-  std::int64_t max_batch_tokens = 256;  ///< rows of a pass at most
-  std::int64_t max_sequences = 16;      ///< running at a time
+  std::string trace;                             ///< the file that tells what the cache did; empty: none
+  bool serve = false;                            ///< answer HTTP requests until a signal ends it
+  std::string host = "127.0.0.1";                ///< the address to listen on
+  int port = 5000;                               ///< 0: any free one
+  std::optional<std::int64_t> max_batch_tokens;  ///< rows of a pass at most; none: fitting the device
+  std::int64_t max_sequences = 16;               ///< running at a time
+  std::int64_t max_waiting = 1024;               ///< requests that wait for one of those to end
   // step 2
   std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -42,6 +43,7 @@ Json json_of(const SequenceReport& sequence) {
                {"cached_tokens", sequence.cached_tokens},
                {"block_table", sequence.block_table},
                {"ttft_ms", sequence.ttft_ms}};
+  if (!sequence.error.empty()) json["error"] = sequence.error;
   if (!sequence.logits.empty()) {
     Json& logits = json["logits"] = Json::array();
     for (const float logit : sequence.logits) logits.push_back(shortest(logit));
@@ -49,28 +51,23 @@ Json json_of(const SequenceReport& sequence) {
   return json;
 }
 
+/// null for what was not measured.
+Json json_of(const std::optional<double>& number) {
+  return number ? Json(*number) : Json();
+}
+
 Json json_of(const TimingReport& timing) {
   return {{"prefill_ms", timing.prefill_ms},
           {"decode_ms", timing.decode_ms},
           {"prefill_tokens", timing.prefill_tokens},
           {"decode_tokens", timing.decode_tokens},
-          {"ms_per_token", timing.ms_per_token},
-          {"prefill_tokens_per_s", timing.prefill_tokens_per_s},
-          {"decode_tokens_per_s", timing.decode_tokens_per_s},
+          {"ms_per_token", json_of(timing.ms_per_token)},
+          {"prefill_tokens_per_s", json_of(timing.prefill_tokens_per_s)},
+          {"decode_tokens_per_s", json_of(timing.decode_tokens_per_s)},
           {"decode_pass_ms", timing.decode_pass_ms}};
 }
 
 // ---- text ----
-
-/// 1234567 as "1,234,567".
-std::string grouped(std::int64_t number) {
-  std::string text = std::to_string(number);
-  const std::ptrdiff_t first_digit = number < 0 ? 1 : 0;
-  for (auto place = std::ssize(text) - 3; place > first_digit; place -= 3) {
-    text.insert(text.begin() + place, ',');
-  }
-  return text;
-}
 
 /// "512 B", "1.5 KiB", "3.0 GiB".
 std::string readable_bytes(std::int64_t bytes) {
@@ -85,35 +82,16 @@ std::string readable_bytes(std::int64_t bytes) {
   return fmt::format("{:.1f} {}", size, units[unit]);
 }
 
-std::string rate(double tokens_per_s) {
-  return tokens_per_s < 100 ? fmt::format("{:.1f} tokens/s", tokens_per_s)
-                            : fmt::format("{} tokens/s", grouped(std::llround(std::min(tokens_per_s, 1e15))));
+/// "-" for what was not measured.
+std::string rate(std::optional<double> tokens_per_s) {
+  if (!tokens_per_s) return "- tokens/s";
+  return *tokens_per_s < 100
+             ? fmt::format("{:.1f} tokens/s", *tokens_per_s)
+             : fmt::format("{} tokens/s", grouped(std::llround(std::min(*tokens_per_s, 1e15))));
 }
 
 std::string counted(std::int64_t count, std::string_view one, std::string_view many) {
   return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
-}
-
-/// The output of each sequence, under its number when there are several; ids where there is no text.
-void append_texts(std::string& text, const std::vector<SequenceReport>& sequences) {
-  for (std::size_t number = 0; number < sequences.size(); ++number) {
-    const SequenceReport& sequence = sequences[number];
-    if (sequences.size() > 1) text += fmt::format("[{}]\n", number + 1);
-    if (!sequence.text.empty() || sequence.output_ids.empty()) {
-      text += sequence.text + "\n\n";
-      continue;
-    }
-    std::string line = "ids";
-    for (const std::int32_t id : sequence.output_ids) {
-      const std::string word = fmt::format(" {}", id);
-      if (line.size() + word.size() >= 100) {
-        text += line + "\n";
-        line = "   ";
-      }
-      line += word;
-    }
-    text += line + "\n\n";
-  }
 }
 
 void append_sequences(std::string& text, const std::vector<SequenceReport>& sequences) {
@@ -127,6 +105,33 @@ void append_sequences(std::string& text, const std::vector<SequenceReport>& sequ
 }
 
 }  // namespace
+
+std::string grouped(std::int64_t number) {
+  std::string text = std::to_string(number);
+  const std::ptrdiff_t first_digit = number < 0 ? 1 : 0;
+  for (auto place = std::ssize(text) - 3; place > first_digit; place -= 3) {
+    text.insert(text.begin() + place, ',');
+  }
+  return text;
+}
+
+std::string text_or_ids(std::string text, std::span<const std::int32_t> ids) {
+  if (!text.empty() || ids.empty()) return text;
+  std::string line = "ids";
+  for (const std::int32_t id : ids) {
+    const std::string word = fmt::format(" {}", id);
+    if (line.size() + word.size() >= 100) {
+      text += line + "\n";
+      line = "   ";
+    }
+    line += word;
+  }
+  return text + line;
+}
+
+std::string heading_of(std::size_t number, std::size_t sequences) {
+  return sequences > 1 ? fmt::format("[{}]\n", number + 1) : "";
+}
 
 Json json_of(const KvMemoryReport& memory) {
   return {{"bytes_per_token", memory.bytes_per_token},
@@ -171,7 +176,11 @@ std::string to_json(const Report& report) {
 
 std::string to_text(const Report& report, bool texts_already_shown) {
   std::string text;
-  if (!texts_already_shown) append_texts(text, report.sequences);
+  for (std::size_t number = 0; !texts_already_shown && number < report.sequences.size(); ++number) {
+    const SequenceReport& sequence = report.sequences[number];
+    text += heading_of(number, report.sequences.size());
+    text += text_or_ids(sequence.text, sequence.output_ids) + kBelowText;
+  }
   const auto line = [&](std::string_view subject, const std::string& what) {
     text += fmt::format("{:<10}{}\n", subject, what);
   };
@@ -186,9 +195,10 @@ std::string to_text(const Report& report, bool texts_already_shown) {
   const TimingReport& timing = report.timing;
   line("prefill", fmt::format("{} in {:.2f} ms, {}", counted(timing.prefill_tokens, "token", "tokens"),
                               timing.prefill_ms, rate(timing.prefill_tokens_per_s)));
-  line("decode", fmt::format("{} in {:.2f} ms, {}, {:.3f} ms per pass",
-                             counted(timing.decode_tokens, "token", "tokens"), timing.decode_ms,
-                             rate(timing.decode_tokens_per_s), timing.ms_per_token));
+  line("decode",
+       fmt::format("{} in {:.2f} ms, {}, {} ms per pass", counted(timing.decode_tokens, "token", "tokens"),
+                   timing.decode_ms, rate(timing.decode_tokens_per_s),
+                   timing.ms_per_token ? fmt::format("{:.3f}", *timing.ms_per_token) : "-"));
 
   const KvRowsReport& rows = report.kv_rows;
   const double recomputed =

@@ -4,21 +4,29 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 
 #include "common/cli/device.h"
+#include "common/cli/live_text.h"
 #include "common/cli/machine.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
+#include "common/cli/prompt_file.h"
 #include "common/error.h"
 #include "common/kv/tracing_manager.h"
+#include "common/model/input_file.h"
 #include "fmt/format.h"
 
 namespace kvcache {
 namespace {
+
+/// Rows of a server's pass where none are given. On the CPU more make those that decode wait longer for
+/// others' prompts and bring no prompt on much sooner; on a GPU a pass of few rows leaves it idle.
+constexpr std::int64_t kRowsOnCpu = 64, kRowsOnCuda = 256;
 
 constexpr const char* kDefaultPrompt = "Once upon a time";
 
@@ -29,19 +37,39 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
+/// What of a text is not as its writer may think.
+void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
+  if (encoding.bytes_left_out > 0)
+    program.notes.push_back(fmt::format("{}: bytes left out, for which the vocabulary has no token: {}", name,
+                                        encoding.bytes_left_out));
+  if (encoding.doubled)
+    program.notes.push_back(
+        fmt::format("{} begins with {} and the tokenizer adds another one; --no-special-tokens adds none",
+                    name, program.tokenizer->decode({&*encoding.doubled, 1}, /*skip_special=*/false)));
+}
+
 /// @throws InputError with `name` in front, for a text that cannot be encoded.
-std::vector<std::int32_t> encode(const Tokenizer& tokenizer, const std::string& text,
-                                 const std::string& name) {
+std::vector<std::int32_t> encode(Program& program, const std::string& text, const std::string& name) {
+  Encoding encoding;
   try {
-    return tokenizer.encode(text);
+    encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
   } catch (const InputError& error) {
     throw InputError(name + ": " + error.what());
   }
+  add_notes(program, encoding, name);
+  return encoding.ids;
 }
 
-std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const Program& program, const std::string& name) {
+std::vector<std::int32_t> prompt_ids(const Prompt& prompt, Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
-  return encode(*program.tokenizer, std::get<std::string>(prompt), name);
+  return encode(program, std::get<std::string>(prompt), name);
+}
+
+/// Puts the texts of files in their places.
+void read_prompt_files(std::vector<Prompt>& prompts) {
+  for (Prompt& prompt : prompts) {
+    if (const auto* file = std::get_if<PromptFile>(&prompt)) prompt = read_prompt_file(file->name);
+  }
 }
 
 /// Whether there is a text to encode: not if everything is given as ids.
@@ -95,17 +123,22 @@ std::int64_t memory_for_kv(const Program& program) {
       options.kv_memory_auto || options.serve || (!is_sized && program.step == Step::flat_cache);
   if (!takes_the_rest) return free_memory(*program.gpu);
   // What a server computes in one pass has a bound, but for the prefix that it pins.
-  const std::int64_t rows = options.serve ? options.max_batch_tokens : longest_request(program);
+  const std::int64_t rows = options.serve ? rows_of_a_pass(program) : longest_request(program);
   return memory_left_by_a_pass(*program.model, *program.gpu,
                                std::max(rows, std::ssize(program.pinned_prefix)),
                                std::ssize(program.requests));
 }
 
+/// Whether progress is drawn: for a person at a terminal, and not where a program reads the report.
+bool shows_progress(const Options& options) {
+  return stderr_is_terminal() && (!options.json || isatty(STDOUT_FILENO) == 1);
+}
+
 /// Runs the program's requests, and writes what the cache does to the file that --trace names.
 /// @throws InputError if the file cannot be opened, RunError if it cannot be written.
-Report run_with_trace(Program& program, const Cache& cache, RunSettings settings) {
+Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSettings settings) {
   const std::string& name = program.options.trace;
-  if (name.empty()) return run(*program.model, *cache.manager, *cache.store, program.requests, settings);
+  if (name.empty()) return run(*program.model, traced, store, program.requests, settings);
   std::ofstream file(name, std::ios::binary);
   if (!file)
     throw InputError(fmt::format("--trace cannot write \"{}\": {}; give a file that can be written", name,
@@ -116,15 +149,39 @@ Report run_with_trace(Program& program, const Cache& cache, RunSettings settings
       return program.tokenizer->decode({&id, 1}, /*skip_special=*/false);
     };
   }
-  TracingManager manager(*cache.manager, file, name_of(program.step), program.model_name, text_of_token);
-  settings.on_end = [&](std::size_t request, const std::string& reason) {
+  TracingManager manager(traced, file, name_of(program.step), program.model_name, text_of_token);
+  settings.on_end = [&, on_end = std::move(settings.on_end)](std::size_t request, const std::string& reason) {
     manager.finishing(static_cast<std::int32_t>(request), reason);
+    if (on_end) on_end(request, reason);
   };
-  Report report = run(*program.model, manager, *cache.store, program.requests, settings);
+  Report report = run(*program.model, manager, store, program.requests, settings);
   manager.end(report.blocks, report.counters);
   file.close();
   if (!file) throw RunError(fmt::format("the trace could not be written to {}: is there room?", name));
   return report;
+}
+
+/// "prompt 2", or "prompt 2, sample 1" where prompts have several.
+std::string name_of_sequence(std::size_t index, std::int64_t samples) {
+  const auto number = static_cast<std::int64_t>(index);
+  const std::string prompt = fmt::format("prompt {}", number / samples + 1);
+  return samples == 1 ? prompt : fmt::format("{}, sample {}", prompt, number % samples + 1);
+}
+
+/// Which sequences ended with an error, and why the first of them did; empty: none did.
+std::string failure_of(const Report& report, std::int64_t samples) {
+  std::string failure, others;
+  for (std::size_t index = 0; index < report.sequences.size(); ++index) {
+    const std::string& error = report.sequences[index].error;
+    if (error.empty()) continue;
+    const std::string name = name_of_sequence(index, samples);
+    if (failure.empty()) {
+      failure = report.sequences.size() == 1 ? error : fmt::format("{}: {}", name, error);
+    } else {
+      others += (others.empty() ? "; failed too: " : "; ") + name;
+    }
+  }
+  return failure + others;
 }
 
 }  // namespace
@@ -143,30 +200,32 @@ Program load_program(Step step, Options options) {
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
+  read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());
   program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
-    ProgressLine progress("Making random weights");
+    ProgressLine progress("Making random weights", shows_progress(given));
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   } else {
     const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
     program.model_name = folder.string();
     const ModelConfig config = read_config(folder);
-    if (needs_tokenizer(given) || std::filesystem::exists(folder / "tokenizer.json"))
-      program.tokenizer.emplace(folder);
-    ProgressLine progress("Loading weights");
+    if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
+    ProgressLine progress("Loading weights", shows_progress(given));
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
-    program.pinned_prefix = encode(*program.tokenizer, given.system_prompt, "the system prompt");
+    program.pinned_prefix = encode(program, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
+  // Only now: what is refused is told in one line alone.
+  for (const std::string& note : program.notes) fmt::print(stderr, "note: {}\n", note);
   program.memory = memory_for_kv(program);
   program.memory_to_serve = program.gpu ? program.memory : machine_memory().available / 2;
   return program;
@@ -180,6 +239,12 @@ void add_demo_prompts(Options& options) {
                                     std::string("The wolf"), beginning + " At last"}) {
     options.prompts.emplace_back(prompt);
   }
+}
+
+std::int64_t rows_of_a_pass(const Program& program) {
+  const Options& options = program.options;
+  const std::int64_t fitting = program.gpu ? kRowsOnCuda : kRowsOnCpu;
+  return options.max_batch_tokens.value_or(std::max(fitting, options.max_sequences));
 }
 
 std::int64_t longest_request(const Program& program) {
@@ -208,19 +273,31 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 
 Report run_and_print(Program& program, const Cache& cache) {
   const Options& options = program.options;
-  const bool stream =
-      !options.json && program.requests.size() == 1 && program.tokenizer && isatty(STDOUT_FILENO) == 1;
-  const std::vector<std::int32_t>& eos_ids = program.model->config().eos_ids;
-  std::optional<StreamDecoder> decoder;
-  if (stream) decoder.emplace(*program.tokenizer);
-  const auto print_token = [&](std::size_t, std::int32_t id) {
-    if (!decoder || std::binary_search(eos_ids.begin(), eos_ids.end(), id)) return;
-    fmt::print("{}", decoder->push(id));
-    std::fflush(stdout);
-  };
+  const bool is_live = !options.json && program.tokenizer && isatty(STDOUT_FILENO) == 1;
+  PassProgress progress(*cache.store, program.model->config().layers, shows_progress(options));
+  std::optional<LiveText> live;
+  if (is_live) {
+    live.emplace(*program.tokenizer, program.requests.size(),
+                 options.ignore_eos ? std::vector<std::int32_t>{} : program.model->config().eos_ids,
+                 [&](std::string_view text) {
+                   if (text.empty()) return;
+                   progress.text_begins();
+                   fmt::print("{}", text);
+                   std::fflush(stdout);
+                 });
+  }
 
-  const RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix, print_token};
-  Report report = run_with_trace(program, cache, settings);
+  RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix};
+  if (live) {
+    settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
+    settings.on_end = [&](std::size_t sequence, const std::string&) { live->end(sequence); };
+  }
+  KvStore& store = program.gpu ? *cache.store : progress;
+  Report report = run_with_trace(program, *cache.manager, store, settings);
+  const std::string failure = failure_of(report, options.samples);
+  const bool all_failed = std::ranges::all_of(
+      report.sequences, [](const SequenceReport& sequence) { return !sequence.error.empty(); });
+  if (all_failed) throw RunError(failure);
   report.step = name_of(program.step);
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";
@@ -231,8 +308,8 @@ Report run_and_print(Program& program, const Cache& cache) {
     if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
     if (program.tokenizer) sequence.text = program.tokenizer->decode(ids);
   }
-  if (decoder) fmt::print("{}\n", decoder->finish());
-  fmt::print("{}", options.json ? to_json(report) : to_text(report, stream));
+  fmt::print("{}", options.json ? to_json(report) : to_text(report, is_live));
+  if (!failure.empty()) throw RunError(failure);
   return report;
 }
 

@@ -39,6 +39,7 @@ struct Program {
   /// then these are what memory is made for, as many whole contexts as can run at a time.
   std::vector<Request> requests;
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
+  std::vector<std::string> notes = {};      ///< what of the texts is not as their writer may think
 };
 
 /// A step's memory of keys and values: its bookkeeping and its storage.
@@ -51,13 +52,18 @@ struct Cache {
 using MakeCache = std::function<Cache(const Program&)>;
 
 /// Loads what `options` ask for and checks every prompt.
-/// @throws InputError for a prompt that is empty, too long for the context, or has an id outside the
-/// vocabulary, and as the loading of config, weights and tokenizer does. RunError when the device is missing.
+/// @throws InputError for a prompt file that cannot be read, a prompt that is empty, too long for the
+/// context, or has an id outside the vocabulary, and as the loading of config, weights and tokenizer does.
+/// RunError when the device is missing.
 Program load_program(Step step, Options options);
 
 /// The prompts of `--demo` where none are given: four of different lengths, the second a longer form of the
 /// first.
 void add_demo_prompts(Options& options);
+
+/// Rows of a pass at most, where the program serves: as the command line says, or what the device is good at,
+/// measured in docs/serving.md. No fewer than the sequences that can run.
+std::int64_t rows_of_a_pass(const Program& program);
 
 /// The most tokens that any request can come to: prompt and output, within the context.
 std::int64_t longest_request(const Program& program);
@@ -68,7 +74,9 @@ std::int64_t tokens_of_all_requests(const Program& program);
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);
 
 /// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
-/// when stdout is a terminal and there is one sequence.
+/// when stdout is a terminal.
+/// @throws RunError naming the sequences whose logits are not finite, after the report is printed; where that
+/// is all of them, in place of it.
 /// @return the report, complete with texts.
 Report run_and_print(Program& program, const Cache& cache);
 

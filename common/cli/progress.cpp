@@ -10,25 +10,48 @@
 #include <cstdio>
 #include <utility>
 
+#include "common/cli/print.h"
+#include "fmt/format.h"
+
 namespace kvcache {
 
-ProgressLine::ProgressLine(std::string what)
-    : what_(std::move(what)),
-      begin_(std::chrono::steady_clock::now()),
-      on_terminal_(isatty(STDERR_FILENO) != 0) {}
+bool stderr_is_terminal() {
+  return isatty(STDERR_FILENO) != 0;
+}
+
+ProgressLine::ProgressLine(std::string what, bool shown, ProgressClock now)
+    : what_(std::move(what)), shown_(shown), now_(std::move(now)), begin_(now_()) {}
 
 ProgressLine::~ProgressLine() {
-  if (shown_) std::fputs("\r\x1b[K", stderr);  // back to the first column, erase to the end of the line
+  if (last_percent_ >= 0)
+    std::fputs("\r\x1b[K", stderr);  // back to the first column, erase to the end of the line
 }
 
 void ProgressLine::operator()(double fraction) {
-  if (!on_terminal_) return;
+  if (!shown_) return;
   const int percent = fraction > 0 ? static_cast<int>(std::min(fraction, 1.0) * 100) : 0;  // NaN is 0
-  if (percent == last_percent_) return;
-  if (std::chrono::steady_clock::now() - begin_ < std::chrono::milliseconds(500)) return;
+  if (percent == last_percent_ || now_() - begin_ < std::chrono::seconds(1)) return;
   last_percent_ = percent;
-  shown_ = true;
   std::fprintf(stderr, "\r%s %3d%%", what_.c_str(), percent);
+}
+
+void PassProgress::begin(const PassPlan& plan) {
+  if (shown_) {
+    const std::int64_t tokens = plan.tokens();
+    line_.emplace(fmt::format("Prefill, {} {}", grouped(tokens), tokens == 1 ? "token" : "tokens"), true,
+                  now_);
+  }
+  store_.begin(plan);
+}
+
+void PassProgress::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+  if (line_) (*line_)(static_cast<double>(layer) / static_cast<double>(layers_));
+  store_.write(layer, k, v);
+}
+
+void PassProgress::end() {
+  line_.reset();
+  store_.end();
 }
 
 }  // namespace kvcache

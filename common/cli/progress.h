@@ -1,17 +1,32 @@
 /// @file
-/// A progress line on stderr for work that takes long, shown only on a terminal and only after half a second.
+/// A progress line on stderr for work that takes long, shown only on a terminal and only after a second.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "common/kv/kv_store.h"
 
 namespace kvcache {
+
+/// The time now. Tests have one of their own.
+using ProgressClock = std::function<std::chrono::steady_clock::time_point()>;
+
+/// Whether stderr is a terminal, on which a line can be redrawn.
+bool stderr_is_terminal();
 
 /// `progress(fraction)` redraws "Loading weights  42%" in place; the destructor erases the line.
 class ProgressLine {
  public:
-  /// @param what  is shown before the per cent: "Loading weights"
-  explicit ProgressLine(std::string what);
+  /// @param what   is shown before the per cent: "Loading weights"
+  /// @param shown  false: nothing is ever written
+  explicit ProgressLine(std::string what, bool shown = stderr_is_terminal(),
+                        ProgressClock now = std::chrono::steady_clock::now);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -21,10 +36,40 @@ class ProgressLine {
 
  private:
   std::string what_;
+  bool shown_;
+  ProgressClock now_;
   std::chrono::steady_clock::time_point begin_;
-  bool on_terminal_;
-  bool shown_ = false;
-  int last_percent_ = -1;
+  int last_percent_ = -1;  // of what stands on the terminal; -1: nothing does
+};
+
+/// A store that draws a progress line for each pass, "Prefill, 4,800 tokens  42%", until the text begins;
+/// keys and values go to the store behind it. The line counts layers: every row goes through a layer before
+/// any row goes through the next one, so between two layers all rows are done to the same part.
+class PassProgress final : public KvStore {
+ public:
+  /// @param store   of a CPU, behind this one: a GPU is told of all layers before it has computed the first
+  /// @param layers  of the model
+  /// @param shown   as of ProgressLine
+  PassProgress(KvStore& store, std::int64_t layers, bool shown,
+               ProgressClock now = std::chrono::steady_clock::now)
+      : store_(store), layers_(layers), shown_(shown), now_(std::move(now)) {}
+
+  /// Text is on the terminal: from now on a line would be drawn over it.
+  void text_begins() { shown_ = false; }
+
+  void begin(const PassPlan& plan) override;
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override { store_.attend(layer, q, out); }
+  void end() override;
+  std::int64_t gathered_bytes() const override { return store_.gathered_bytes(); }
+  std::vector<std::int64_t> launch_key() const override { return store_.launch_key(); }
+
+ private:
+  KvStore& store_;
+  std::int64_t layers_;
+  bool shown_;
+  ProgressClock now_;
+  std::optional<ProgressLine> line_;  // of the pass that is being computed
 };
 
 }  // namespace kvcache

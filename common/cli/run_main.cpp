@@ -5,17 +5,21 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
 #include <string>
 
 #include "common/error.h"
+#include "common/model/mapped_file.h"
 
 namespace kvcache {
 namespace {
 
 constexpr int failed = 1, wrong_input = 2;
+constexpr const char* out_of_memory =
+    "error: out of memory: the model, its K/V memory and the sequences asked for need more than there is\n";
 
 /// Prints the message as one line whatever it holds: a library's may have several, a path any byte.
 void print_error(std::string message) {
@@ -34,8 +38,8 @@ int exit_code_of(const std::function<int()>& body) {
     print_error(error.what());
     return wrong_input;
   } catch (const std::bad_alloc&) {
-    print_error(
-        "out of memory: the model, its K/V memory and the sequences asked for need more than there is");
+    std::fflush(stdout);
+    std::fputs(out_of_memory, stderr);  // with no string made, for which there may be no memory either
   } catch (const std::exception& error) {
     print_error(error.what());
   } catch (...) {
@@ -44,9 +48,19 @@ int exit_code_of(const std::function<int()>& body) {
   return failed;
 }
 
+/// For an exception that nothing can catch: in a thread, or out of a destructor. Libraries' destructors
+/// allocate too, so memory may run out a second time while the first shortage unwinds the stack.
+[[noreturn]] void end_on_uncaught() {
+  const std::exception_ptr exception = std::current_exception();
+  if (exception == nullptr) std::abort();
+  std::_Exit(exit_code_of([&]() -> int { std::rethrow_exception(exception); }));
+}
+
 }  // namespace
 
 int run_main(const std::function<int()>& body) {
+  explain_lost_pages();
+  std::set_terminate(end_on_uncaught);
   const int code = exit_code_of(body);
   if (code != 0) return code;  // its line has been printed; one is enough
   // Buffered output fails only when it is flushed, which exit would do without telling anyone.

@@ -196,11 +196,11 @@ void CpuBackend::read(const Matrix& x, std::span<float> out) {
     std::copy_n(x.row(row), x.cols, &out[static_cast<std::size_t>(row * x.cols)]);
 }
 
-std::vector<std::int32_t> CpuBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
-  std::vector<std::int32_t> ids;
+std::vector<Picked> CpuBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
+  std::vector<Picked> picked;
   for (const Pick& wanted : picks)
-    ids.push_back(wanted.sampler->pick({logits.row(wanted.row), static_cast<std::size_t>(logits.cols)}));
-  return ids;
+    picked.push_back(wanted.sampler->pick({logits.row(wanted.row), static_cast<std::size_t>(logits.cols)}));
+  return picked;
 }
 
 }  // namespace kvcache

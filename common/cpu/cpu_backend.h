@@ -26,7 +26,7 @@ class CpuBackend final : public Backend {
   void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
   void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
   void read(const Matrix& x, std::span<float> out) override;
-  std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) override;
+  std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
   /// Calls `function(row)` for each row, on all threads when there is enough to do.

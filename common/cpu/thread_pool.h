@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/cpu/usable_processors.h"
+
 namespace kvcache {
 
 /// A fixed set of threads that share the tasks of one `run` at a time. Whoever is free takes the next task,
@@ -25,8 +27,8 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  /// As many threads as the machine runs at once.
-  static int all_threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+  /// As many threads as this process can run at once.
+  static int all_threads() { return usable_processors(); }
   /// Threads that work, the calling one among them.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 

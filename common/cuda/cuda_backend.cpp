@@ -128,7 +128,7 @@ void CudaBackend::read(const Matrix& x, std::span<float> out) {
   device_->synchronize();
 }
 
-std::vector<std::int32_t> CudaBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
+std::vector<Picked> CudaBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
   if (picks.empty()) {
     device_->synchronize();
     return {};

@@ -38,7 +38,7 @@ class CudaBackend final : public Backend {
   }
   void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
   void read(const Matrix& x, std::span<float> out) override;
-  std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) override;
+  std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
   /// Numbers between the rows of a matrix: they begin on 16 bytes.

@@ -261,11 +261,11 @@ std::int64_t power_of_two(std::int64_t count) {
 }
 
 template <typename T>
-std::int32_t id_or_error(std::uint64_t found, std::int64_t vocab) {
-  if (key_in(found) <= Keys<T>::kMinusInfinity) refuse_logits(static_cast<std::size_t>(vocab));
-  const std::int32_t id = id_in(found);
-  if (key_in(found) == Keys<T>::kNotFinite) refuse_logit(static_cast<std::size_t>(id), is_nan(found));
-  return id;
+Picked picked_from(std::uint64_t found, std::int64_t vocab) {
+  if (key_in(found) <= Keys<T>::kMinusInfinity) return {.problem = Picked::Problem::nothing, .logits = vocab};
+  if (key_in(found) < Keys<T>::kNotFinite) return {.id = id_in(found)};
+  return {.problem = is_nan(found) ? Picked::Problem::nan : Picked::Problem::infinity,
+          .logits = id_in(found)};
 }
 
 }  // namespace
@@ -275,9 +275,9 @@ std::int64_t PickIds::most_bytes(std::int64_t vocab, std::int64_t picks) {
          static_cast<std::int64_t>(sizeof(std::uint64_t));
 }
 
-std::vector<std::int32_t> PickIds::operator()(DType dtype, const void* logits, std::int64_t stride,
-                                              std::int64_t vocab, std::span<const Pick> picks,
-                                              cudaStream_t stream) {
+std::vector<Picked> PickIds::operator()(DType dtype, const void* logits, std::int64_t stride,
+                                        std::int64_t vocab, std::span<const Pick> picks,
+                                        cudaStream_t stream) {
   const std::int64_t count = std::ssize(picks);
   if (count == 0) return {};
   std::vector<std::int64_t> rows;
@@ -299,7 +299,7 @@ std::vector<std::int32_t> PickIds::operator()(DType dtype, const void* logits, s
   const std::size_t found_bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);
   check(cudaMemsetAsync(found_.data(), 0, found_bytes, stream), what);
 
-  std::vector<std::int32_t> ids;
+  std::vector<Picked> picked;
   with_number_type(dtype, [&]<typename T>() {
     const Task<T> task{.logits = static_cast<const T*>(logits),
                        .stride = stride,
@@ -316,10 +316,10 @@ std::vector<std::int32_t> PickIds::operator()(DType dtype, const void* logits, s
           "copying the picked ids");
     check(cudaStreamSynchronize(stream), "waiting for the picked ids");
     for (std::int64_t pick = 0; pick < count; ++pick) {
-      ids.push_back(id_or_error<T>(found_here_.data()[pick], vocab));
+      picked.push_back(picked_from<T>(found_here_.data()[pick], vocab));
     }
   });
-  return ids;
+  return picked;
 }
 
 }  // namespace kvcache::cuda

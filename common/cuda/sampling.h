@@ -21,12 +21,10 @@ class PickIds {
  public:
   /// Lets each pick's sampler choose an id from its row. The host waits for `stream`, once.
   /// @param logits  [rows, vocab] on the GPU, rows `stride` numbers apart
-  /// @return [picks] ids
-  /// @throws RunError as Sampler::pick does, for the first pick whose row has no largest finite logit. Unlike
-  ///   there, the samplers of the picks after it have then taken their draw too. Or if the GPU or the host
-  ///   has not enough memory.
-  std::vector<std::int32_t> operator()(DType dtype, const void* logits, std::int64_t stride,
-                                       std::int64_t vocab, std::span<const Pick> picks, cudaStream_t stream);
+  /// @return [picks] as Sampler::pick: a row that gives no id does not touch the others
+  /// @throws RunError if the GPU or the host has not enough memory.
+  std::vector<Picked> operator()(DType dtype, const void* logits, std::int64_t stride, std::int64_t vocab,
+                                 std::span<const Pick> picks, cudaStream_t stream);
 
   /// The GPU's memory, in bytes, that sampling `picks` ids of a vocabulary takes at most.
   static std::int64_t most_bytes(std::int64_t vocab, std::int64_t picks);

@@ -3,6 +3,7 @@
 #include "common/kv/accounts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace kvcache {
@@ -36,9 +37,9 @@ Report Accounts::finish(const KvManager& manager, std::int64_t preemptions) {
   }
   for (const double ms : timing.decode_pass_ms) timing.decode_ms += ms;
   const auto per_second = [](std::int64_t tokens, double ms) {
-    return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0.0;
+    return ms > 0 ? std::optional(static_cast<double>(tokens) / ms * 1e3) : std::nullopt;
   };
-  timing.ms_per_token = decode_passes() > 0 ? timing.decode_ms / static_cast<double>(decode_passes()) : 0.0;
+  if (decode_passes() > 0) timing.ms_per_token = timing.decode_ms / static_cast<double>(decode_passes());
   timing.prefill_tokens_per_s = per_second(timing.prefill_tokens, timing.prefill_ms);
   timing.decode_tokens_per_s = per_second(timing.decode_tokens, timing.decode_ms);
   report_.blocks = manager.blocks();

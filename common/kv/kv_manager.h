@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/kv/cache_state.h"
@@ -20,7 +22,15 @@ namespace kvcache {
 struct Work {
   std::int32_t sequence = 0;                ///< an id of the caller's, fresh for each sequence
   std::span<const std::int32_t> token_ids;  ///< [length] from the first on: prompt, then output
+  /// Sequences share blocks with those of equal salt alone; empty: the manager's default. The salt with which
+  /// a sequence is registered stays its own.
+  std::string_view salt = {};
 };
+
+/// What no manager plans: a sequence twice, one without a token, or one with fewer tokens than are stored.
+/// @param stored  tokens that are stored of a sequence
+/// @throws std::logic_error that names the sequence.
+void check_work(std::span<const Work> work, const std::function<std::int64_t(std::int32_t)>& stored);
 
 /// The bookkeeping of one step. A plan must be followed by `commit` once the pass has run, or by `abort`.
 class KvManager {
@@ -31,6 +41,8 @@ class KvManager {
   /// before is registered. Rows whose K and V are remembered are left out, but for at least one, whose logits
   /// are wanted.
   /// @return nothing if it does not fit now; then nothing has changed.
+  /// @throws std::logic_error as `check_work`, and if the plan before is neither committed nor aborted; then
+  /// nothing has changed either.
   virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
   /// The pass has been given to the device: lengths advance. An id that was not known when the pass was
   /// planned, the last of a sequence, is in `plan` now.
@@ -39,6 +51,14 @@ class KvManager {
   virtual void abort(const PassPlan& plan) = 0;
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
+  /// As `free`, for a sequence whose logits are not finite: of the K and V that it computed, nothing can be
+  /// found afterwards. It may have been freed before.
+  /// @param work           the sequence with all its ids; the last may be unknown
+  /// @param cached_tokens  when it was admitted first; others have computed those, and they stay
+  virtual void discard(const Work& work, std::int64_t cached_tokens) {
+    static_cast<void>(cached_tokens);
+    free(work.sequence);
+  }
 
   /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
   /// step 4 can.
@@ -51,9 +71,12 @@ class KvManager {
 
   /// The most tokens that one sequence could ever hold, were it alone.
   virtual std::int64_t capacity() const = 0;
-  /// The same for one that begins with `token_ids`, beside the pinned prefix. It may be asked while another
-  /// thread uses the manager, but not while a prefix is being pinned.
-  virtual std::int64_t capacity_for(std::span<const std::int32_t>) const { return capacity(); }
+  /// The same for one of this `salt` that begins with `token_ids`, beside the pinned prefix. It may be asked
+  /// while another thread uses the manager, but not while a prefix is being pinned.
+  virtual std::int64_t capacity_for(std::span<const std::int32_t> /*token_ids*/,
+                                    std::string_view /*salt*/) const {
+    return capacity();
+  }
   /// Memory reserved and used now.
   virtual KvMemoryReport memory() const = 0;
   /// The blocks a sequence holds, in order; none without blocks.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,23 +15,25 @@ struct SequenceReport {
   std::vector<std::int32_t> prompt_ids;   ///< as they went in
   std::vector<std::int32_t> output_ids;   ///< with the end-of-sequence id that ended it, if one did
   std::string text;                       ///< the output alone, without that id; "" without a tokenizer
-  std::string finish_reason;              ///< "length", "stop" or "capacity"
+  std::string finish_reason;              ///< "length", "stop", "capacity" or "error"
+  std::string error;                      ///< what was wrong with its logits; empty: nothing
   std::int64_t cached_tokens = 0;         ///< prompt tokens not computed at first admission
   std::vector<std::int32_t> block_table;  ///< as the sequence ended; empty in steps 1 and 2
   double ttft_ms = 0;                     ///< from the run's turn to this sequence until its first token
   std::vector<float> logits;              ///< [vocab] after the prompt; empty unless asked for
 };
 
-/// How long the passes of a run took. Loading the model is not in it.
+/// How long the passes of a run took. Loading the model is not in it. What was not measured has no value:
+/// with no or one token for each sequence there is no decode pass.
 struct TimingReport {
-  double prefill_ms = 0;               ///< passes that compute prompts for the first time
-  double decode_ms = 0;                ///< decode passes, and preempted sequences computed again
-  std::int64_t prefill_tokens = 0;     ///< prompt rows computed
-  std::int64_t decode_tokens = 0;      ///< sum over sequences of max(0, outputs - 1)
-  double ms_per_token = 0;             ///< decode_ms / decode passes
-  double prefill_tokens_per_s = 0;     ///< prefill_tokens in prefill_ms
-  double decode_tokens_per_s = 0;      ///< decode_tokens in decode_ms
-  std::vector<double> decode_pass_ms;  ///< [decode passes] in order
+  double prefill_ms = 0;                       ///< passes that compute prompts for the first time
+  double decode_ms = 0;                        ///< decode passes, and preempted sequences computed again
+  std::int64_t prefill_tokens = 0;             ///< prompt rows computed
+  std::int64_t decode_tokens = 0;              ///< sum over sequences of max(0, outputs - 1)
+  std::optional<double> ms_per_token;          ///< decode_ms / decode passes
+  std::optional<double> prefill_tokens_per_s;  ///< prefill_tokens in prefill_ms
+  std::optional<double> decode_tokens_per_s;   ///< decode_tokens in decode_ms
+  std::vector<double> decode_pass_ms;          ///< [decode passes] in order
 };
 
 /// The memory of K and V, as a manager accounts for it. A run reports the moment of the greatest reservation.

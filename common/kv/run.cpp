@@ -43,7 +43,8 @@ class Loop {
     for (const Request& request : requests) {
       const std::size_t index = sequences_.size();
       accounts_.sequence(index).prompt_ids = request.prompt_ids;
-      const ScheduledSequence scheduled{static_cast<std::int32_t>(index), request.prompt_ids, request.forks};
+      const ScheduledSequence scheduled{static_cast<std::int32_t>(index), request.prompt_ids, request.forks,
+                                        request.salt};
       sequences_.push_back({scheduled, &request, Sampler(request.sampling)});
     }
     for (std::size_t index = 0; index < requests.size();
@@ -111,9 +112,7 @@ class Loop {
     }
     scheduler_.fork(sequences_[parent], children);
     std::vector<Pick> picks;
-    if (sequences_[parent].request->max_tokens > 0) {
-      for (const std::size_t sample : samples) picks.push_back({0, &sequences_[sample].sampler});
-    }
+    for (const std::size_t sample : samples) picks.push_back({0, &sequences_[sample].sampler});
     add_tokens(samples, picks);
     for (const std::size_t sample : samples) {
       if (settings_.keep_logits) accounts_.sequence(sample).logits = model_.logits();
@@ -131,17 +130,22 @@ class Loop {
     accounts_.prefill(plan, ms_since(begin));
   }
 
-  /// A token for each of the sequences, chosen from the last pass's logits; none without picks.
+  /// A token for each of the sequences, chosen from the last pass's logits. For those that want none, the
+  /// logits are looked at all the same.
   void add_tokens(const std::vector<std::size_t>& indices, const std::vector<Pick>& picks) {
-    const std::vector<std::int32_t> ids = model_.pick(picks);
-    for (std::size_t n = 0; n < ids.size(); ++n) {
-      sequences_[indices[n]].token_ids.push_back(ids[n]);
-      accounts_.sequence(indices[n]).output_ids.push_back(ids[n]);
-      if (settings_.on_token) settings_.on_token(indices[n], ids[n]);
+    const std::vector<Picked> picked = model_.pick(picks);
+    for (std::size_t n = 0; n < picked.size(); ++n) {
+      const std::size_t index = indices[n];
+      if (!picked[n].ok()) accounts_.sequence(index).error = message_of(picked[n]);
+      if (!picked[n].ok() || sequences_[index].request->max_tokens == 0) continue;
+      sequences_[index].token_ids.push_back(picked[n].id);
+      accounts_.sequence(index).output_ids.push_back(picked[n].id);
+      if (settings_.on_token) settings_.on_token(index, picked[n].id);
     }
   }
 
   void end_if_finished(std::size_t index) {
+    if (!accounts_.sequence(index).error.empty()) return end(index, "error");
     const Request& request = *sequences_[index].request;
     const std::string reason =
         finish_reason(model_.config(), sequences_[index].token_ids, std::ssize(request.prompt_ids),
@@ -154,7 +158,11 @@ class Loop {
     accounts_.sequence(index).finish_reason = reason;
     accounts_.sequence(index).block_table = manager_.block_table(sequences_[index].id);
     if (settings_.on_end) settings_.on_end(index, reason);
-    scheduler_.remove(sequences_[index]);
+    if (reason == "error") {
+      scheduler_.discard(sequences_[index], accounts_.sequence(index).cached_tokens);
+    } else {
+      scheduler_.remove(sequences_[index]);
+    }
   }
 
   static std::size_t index_of(const ScheduledSequence& sequence) {
@@ -194,9 +202,8 @@ void check_prompt(const std::string& name, std::span<const std::int32_t> ids, co
     }
   }
   if (length >= config.max_position_embeddings) {
-    throw InputError(
-        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
-                    length, config.max_position_embeddings));
+    throw InputError(fmt::format("{} has {} tokens and {}; it must leave room for one more", name, length,
+                                 config.context_sentence()));
   }
 }
 
@@ -207,7 +214,12 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
   if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
   model.forward(*plan, store);
   manager.commit(*plan);
-  model.pick({});  // nothing is chosen; this waits until the pass is done
+  Sampler greedy{SamplingParams{}};
+  const Pick look{0, &greedy};  // nothing is chosen; this waits until the pass is done
+  if (const Picked picked = model.pick({&look, 1}).front(); !picked.ok()) {
+    manager.discard(work, manager.cached_tokens(sequence));
+    throw RunError("the prefix to be pinned: " + message_of(picked));
+  }
   manager.pin(sequence);
   return *std::move(plan);
 }
@@ -215,6 +227,12 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
            const RunSettings& settings) {
   return Loop(model, manager, store, requests, settings).run();
+}
+
+void expect_no_error(const Report& report) {
+  for (const SequenceReport& sequence : report.sequences) {
+    if (!sequence.error.empty()) throw RunError(sequence.error);
+  }
 }
 
 }  // namespace kvcache

@@ -23,6 +23,7 @@ struct Request {
   SamplingParams sampling;               ///< how its ids are chosen
   /// Samples of this prompt that follow in the list: they fork from this sequence after its prefill.
   std::int64_t forks = 0;
+  std::string salt = {};  ///< it shares blocks with those of equal salt (Work::salt)
 };
 
 /// @param name  of the prompt, for the message
@@ -33,7 +34,8 @@ void check_prompt(const std::string& name, std::span<const std::int32_t> ids, co
 /// Computes a prefix that is to stay, for the prompts that begin with it, as `sequence`; only with a manager
 /// that can share.
 /// @return the pass
-/// @throws RunError if the pool is too small.
+/// @throws RunError if the pool is too small, or the logits after the prefix are not finite: then nothing of
+/// it stays.
 PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
                     std::span<const std::int32_t> token_ids, std::int32_t sequence);
 
@@ -68,11 +70,15 @@ struct RunSettings {
 /// and then decode together, one token each per pass. A request that does not fit waits; when a running
 /// sequence cannot grow, the youngest is preempted: its memory goes back, and it is admitted again later with
 /// all its ids. A sequence ends by an end-of-sequence id ("stop"), by its number of tokens or the end of the
-/// context ("length"), or when it could not grow even if it were alone ("capacity").
+/// context ("length"), when it could not grow even if it were alone ("capacity"), or when its logits are not
+/// finite ("error"): then the others go on, and nothing that it stored can be found.
 /// @param requests  every prompt must fit the manager's capacity
 /// @return the report, but for step, model, device, dtype, threads and texts.
-/// @throws RunError when logits are not finite.
 Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
            const RunSettings& settings = {});
+
+/// For runs that count as a whole.
+/// @throws RunError saying what is wrong with the first sequence that ended with "error", if there is one.
+void expect_no_error(const Report& report);
 
 }  // namespace kvcache

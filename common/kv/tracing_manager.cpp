@@ -199,11 +199,20 @@ void TracingManager::abort(const PassPlan& plan) {
 
 void TracingManager::free(std::int32_t sequence) {
   traced_.free(sequence);
+  write_free(sequence, "preempted");
+}
+
+void TracingManager::discard(const Work& work, std::int64_t cached_tokens) {
+  traced_.discard(work, cached_tokens);
+  write_free(work.sequence, "error");
+}
+
+void TracingManager::write_free(std::int32_t sequence, const std::string& unsaid_reason) {
   told_.erase(sequence);
   const auto reason = reasons_.extract(sequence);
   write_with_changes({{"event", "free"},
                       {"sequence", sequence},
-                      {"reason", reason.empty() ? "preempted" : reason.mapped()}});
+                      {"reason", reason.empty() ? unsaid_reason : reason.mapped()}});
 }
 
 void TracingManager::fork(std::int32_t parent, std::int32_t child) {

@@ -35,13 +35,14 @@ class TracingManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
+  void discard(const Work& work, std::int64_t cached_tokens) override;
   void fork(std::int32_t parent, std::int32_t child) override;
   void pin(std::int32_t sequence) override;
   bool can_fork() const override { return traced_.can_fork(); }
 
   std::int64_t capacity() const override { return traced_.capacity(); }
-  std::int64_t capacity_for(std::span<const std::int32_t> token_ids) const override {
-    return traced_.capacity_for(token_ids);
+  std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override {
+    return traced_.capacity_for(token_ids, salt);
   }
   KvMemoryReport memory() const override { return traced_.memory(); }
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override {
@@ -59,6 +60,7 @@ class TracingManager final : public KvManager {
 
  private:
   void write_plan(std::span<const Work> work, const PassPlan& plan);
+  void write_free(std::int32_t sequence, const std::string& unsaid_reason);
   nlohmann::ordered_json line_of(const Work& work, std::int32_t first_row);
   /// Adds what has changed since the line before, and writes.
   void write_with_changes(nlohmann::ordered_json line);

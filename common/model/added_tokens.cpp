@@ -10,6 +10,9 @@ namespace {
 /// What \w matches in Rust: no superscripts or fractions, which Oniguruma counts, but the joiners.
 constexpr std::string_view word_character = R"((?!\p{No})\w|[\x{200C}\x{200D}])";
 
+/// What the search is called where the budget of a text is spent.
+constexpr std::string_view spender = "the search for added tokens";
+
 /// Bytes of the character that ends at `end` > 0.
 std::string_view character_before(std::string_view text, std::size_t end) {
   std::size_t begin = end - 1;
@@ -47,6 +50,7 @@ AddedTokenMatcher::AddedTokenMatcher() : nodes_(1), word_character_(Regex::from_
 
 void AddedTokenMatcher::add(const AddedToken& token, const std::string& form) {
   if (form.empty()) return;
+  first_bytes_.set(static_cast<unsigned char>(form.front()));
   std::size_t node = 0;
   for (const char byte : form) {
     const auto [edge, is_new] = nodes_[node].next.try_emplace(byte, nodes_.size());
@@ -59,35 +63,41 @@ void AddedTokenMatcher::add(const AddedToken& token, const std::string& form) {
 }
 
 std::optional<AddedTokenMatcher::Found> AddedTokenMatcher::longest_at(std::string_view text,
-                                                                      std::size_t begin) const {
+                                                                      std::size_t begin,
+                                                                      TextBudget& budget) const {
   std::optional<Found> longest;
-  std::size_t node = 0;
-  for (std::size_t offset = begin; offset < text.size(); ++offset) {
+  if (!first_bytes_[static_cast<unsigned char>(text[begin])]) return longest;
+  std::size_t node = 0, offset = begin;
+  for (; offset < text.size(); ++offset) {
     const auto edge = nodes_[node].next.find(text[offset]);
     if (edge == nodes_[node].next.end()) break;
     node = edge->second;
     if (nodes_[node].token) longest = {*nodes_[node].token, offset + 1};
   }
+  if (!budget.spend(offset - begin)) budget.refuse(spender);
   return longest;
 }
 
-bool AddedTokenMatcher::is_inside_word(std::string_view text, std::size_t begin, std::size_t end) const {
+bool AddedTokenMatcher::is_inside_word(std::string_view text, std::size_t begin, std::size_t end,
+                                       TextBudget& budget) const {
   const auto is_word = [&](std::string_view character) {
-    return !word_character_.find_all(character).empty();
+    return !word_character_.find_all(character, budget).empty();
   };
   return (begin > 0 && is_word(character_before(text, begin))) ||
          (end < text.size() && is_word(character_at(text, end)));
 }
 
-std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view text) const {
+std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view text,
+                                                              TextBudget& budget) const {
   std::vector<Part> parts;
   std::size_t covered = 0;  // text before it is in `parts`
   const auto cover = [&](std::size_t begin, std::size_t end, std::optional<std::int32_t> id) {
     if (begin < end) parts.push_back({text.substr(begin, end - begin), id});
   };
 
+  if (!budget.spend(text.size())) budget.refuse(spender);
   for (std::size_t offset = 0; offset < text.size();) {
-    const std::optional<Found> found = longest_at(text, offset);
+    const std::optional<Found> found = longest_at(text, offset, budget);
     if (!found) {
       ++offset;
       continue;
@@ -95,7 +105,7 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
     std::size_t begin = offset, end = found->end;
     offset = end;
     const AddedToken& token = tokens_[found->token];
-    if (token.single_word && is_inside_word(text, begin, end)) continue;
+    if (token.single_word && is_inside_word(text, begin, end, budget)) continue;
     if (token.lstrip) {
       while (begin > covered && is_white_space(character_before(text, begin))) {
         begin -= character_before(text, begin).size();
@@ -104,6 +114,8 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
       begin = std::max(begin, covered);
     }
     if (token.rstrip) {
+      // Up to `covered` it is white space that the token before took.
+      end = std::max(end, covered);
       while (end < text.size() && is_white_space(character_at(text, end)))
         end += character_at(text, end).size();
     }

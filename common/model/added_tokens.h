@@ -3,6 +3,7 @@
 /// it is cut into words. Chapter: step 1.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,7 +48,8 @@ class AddedTokenMatcher {
 
   /// The parts of `text` (valid UTF-8) from left to right. Where tokens overlap the one that starts first
   /// wins, and of those the longest. Takes time in proportion to the text, whatever the number of tokens.
-  std::vector<Part> split(std::string_view text) const;
+  /// @throws InputError, StoppedByRequest as `budget` does.
+  std::vector<Part> split(std::string_view text, TextBudget& budget) const;
 
  private:
   /// The forms as a tree of bytes: node 0 is the root, an edge is one byte.
@@ -60,10 +62,11 @@ class AddedTokenMatcher {
     std::size_t end;
   };
 
-  std::optional<Found> longest_at(std::string_view text, std::size_t begin) const;
-  bool is_inside_word(std::string_view text, std::size_t begin, std::size_t end) const;
+  std::optional<Found> longest_at(std::string_view text, std::size_t begin, TextBudget& budget) const;
+  bool is_inside_word(std::string_view text, std::size_t begin, std::size_t end, TextBudget& budget) const;
 
   std::vector<Node> nodes_;
+  std::bitset<256> first_bytes_;  ///< of the forms: most bytes of a text are none of them
   std::vector<AddedToken> tokens_;
   Regex word_character_;
 };

@@ -72,9 +72,8 @@ class Backend {
   /// Copies x to the host as floats [rows, cols].
   virtual void read(const Matrix& x, std::span<float> out) = 0;
   /// Lets each pick's sampler choose an id from its row of `logits` [rows, vocab].
-  /// @return [picks] ids
-  /// @throws RunError as Sampler::pick does
-  virtual std::vector<std::int32_t> pick(const Matrix& logits, std::span<const Pick> picks) = 0;
+  /// @return [picks] as Sampler::pick: a row that gives no id does not touch the others
+  virtual std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) = 0;
 };
 
 }  // namespace kvcache

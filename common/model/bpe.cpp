@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/model/byte_level.h"
 #include "common/model/utf8.h"
 
 namespace kvcache {
@@ -179,19 +180,29 @@ void Bpe::read_merges(const JsonNode& merges) {
   }
 }
 
-void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
+void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, std::string& left_out) const {
   if (ignore_merges_) {
     if (const auto whole = vocabulary_.find(word); whole != vocabulary_.end()) {
       ids.push_back(whole->second);
       return;
     }
   }
-  const std::vector<std::int32_t> merged = merge_all(merges_, characters_of(word));
+  const std::vector<std::int32_t> merged = merge_all(merges_, characters_of(word, left_out));
   ids.insert(ids.end(), merged.begin(), merged.end());
 }
 
+bool Bpe::knows_everything(bool of_bytes) const {
+  if (!of_bytes && !byte_fallback_) return false;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token =
+        of_bytes ? to_byte_level(std::string(1, static_cast<char>(byte))) : fmt::format("<0x{:02X}>", byte);
+    if (!vocabulary_.contains(token)) return false;
+  }
+  return true;
+}
+
 /// The tokens that the merges start from, one for each character where the vocabulary has it.
-std::vector<std::int32_t> Bpe::characters_of(std::string_view word) const {
+std::vector<std::int32_t> Bpe::characters_of(std::string_view word, std::string& left_out) const {
   std::vector<std::int32_t> ids;
   // Held back until the next known character, since further unknown ones may be fused with it. Hugging Face's
   // library lets characters spelled as bytes overtake it, and so does this.
@@ -207,7 +218,11 @@ std::vector<std::int32_t> Bpe::characters_of(std::string_view word) const {
     if (const auto token = vocabulary_.find(character); token != vocabulary_.end()) {
       flush_unknown();
       ids.push_back(token->second);
-    } else if (!byte_fallback_ || !append_bytes(character, ids)) {
+    } else if (byte_fallback_ && append_bytes(character, ids)) {
+      continue;
+    } else if (!has_unk_token_) {
+      left_out += character;
+    } else {
       const std::int32_t token_for_unknown = unknown_token(character);
       if (!fuse_unk_) flush_unknown();
       unknown = token_for_unknown;
@@ -230,10 +245,6 @@ bool Bpe::append_bytes(std::string_view character, std::vector<std::int32_t>& id
 }
 
 std::int32_t Bpe::unknown_token(std::string_view character) const {
-  if (!has_unk_token_) {
-    throw InputError(
-        fmt::format("{}: no token for the character {}, and no unk_token", place_, in_quotes(character)));
-  }
   const auto token = vocabulary_.find(unk_token_);
   if (token == vocabulary_.end()) {
     throw InputError(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -47,10 +48,14 @@ class Bpe {
   /// or merges that contradict themselves.
   explicit Bpe(const JsonNode& model);
 
-  /// Appends the tokens of `word` (valid UTF-8) to `ids`.
-  /// @throws InputError when the vocabulary has no token for a character of the word and names no unknown
-  /// token either. Hugging Face's library would drop the character silently.
-  void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
+  /// Appends the tokens of `word` (valid UTF-8) to `ids`. A character that has no token, where the model
+  /// names no unknown token either, is left out, as in Hugging Face's library, and appended to `left_out`.
+  /// @throws InputError when the unknown token is needed and not in the vocabulary.
+  void encode(std::string_view word, std::vector<std::int32_t>& ids, std::string& left_out) const;
+
+  /// Whether every character becomes a token or several, none of them the unknown one.
+  /// @param of_bytes  words are written in the alphabet of byte_level.h
+  bool knows_everything(bool of_bytes) const;
 
   /// Lookups by std::string_view without a copy.
   struct StringHash : std::hash<std::string_view> {
@@ -64,7 +69,7 @@ class Bpe {
  private:
   void read_vocabulary(const JsonNode& vocab);
   void read_merges(const JsonNode& merges);
-  std::vector<std::int32_t> characters_of(std::string_view word) const;
+  std::vector<std::int32_t> characters_of(std::string_view word, std::string& left_out) const;
   bool append_bytes(std::string_view character, std::vector<std::int32_t>& ids) const;
   std::int32_t unknown_token(std::string_view character) const;
 

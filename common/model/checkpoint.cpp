@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "common/error.h"
+#include "common/model/input_file.h"
 #include "common/model/json_file.h"
 
 namespace kvcache {
@@ -62,8 +63,7 @@ std::map<std::string, std::set<std::string>> read_index(const fs::path& index) {
 
 /// Adds the tensors of one shard, which must be those that the index lists for it.
 void add_shard(Checkpoint& checkpoint, const fs::path& path, const std::set<std::string>& listed) {
-  std::error_code error;
-  if (!fs::exists(path, error))
+  if (!has_entry(path))
     throw InputError(fmt::format("{}: no such file, but {} says that it holds {} tensors, {} for one",
                                  path.string(), checkpoint.contents.filename().string(), listed.size(),
                                  shown(*listed.begin())));
@@ -84,17 +84,16 @@ void add_shard(Checkpoint& checkpoint, const fs::path& path, const std::set<std:
 }  // namespace
 
 Checkpoint open_checkpoint(const std::filesystem::path& folder) {
-  std::error_code error;
   Checkpoint checkpoint;
   checkpoint.contents = folder / "model.safetensors";
-  if (fs::exists(fs::symlink_status(checkpoint.contents, error))) {
+  if (has_entry(checkpoint.contents)) {
     SafetensorsFile file(checkpoint.contents);
     for (const auto& [name, tensor] : file.tensors()) checkpoint.tensors[name] = {tensor, file.path()};
     checkpoint.files.push_back(std::move(file));
     return checkpoint;
   }
   checkpoint.contents = folder / "model.safetensors.index.json";
-  if (!fs::exists(checkpoint.contents, error)) fail_without_weights(folder);
+  if (!has_entry(checkpoint.contents)) fail_without_weights(folder);
   for (const auto& [shard, listed] : read_index(checkpoint.contents))
     add_shard(checkpoint, folder / shard, listed);
   return checkpoint;

@@ -3,8 +3,9 @@
 /// no field that changes the result is ignored. Chapter: step 1.
 ///
 /// Where a field is absent or null, the default is transformers' own for the family (configuration_llama.py,
-/// configuration_qwen2.py, configuration_qwen3.py of transformers 5). Fields that only matter in training
-/// (dropout, initializer_range) or that transformers no longer uses (pretraining_tp) are not looked at.
+/// configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py of transformers 5). Fields that
+/// only matter in training (dropout, initializer_range) or that transformers no longer uses (pretraining_tp)
+/// are not looked at.
 #include "common/model/config.h"
 
 #include <fmt/format.h>
@@ -12,11 +13,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string_view>
 
 #include "common/error.h"
+#include "common/model/input_file.h"
 #include "common/model/json_file.h"
 
 namespace kvcache {
@@ -28,6 +32,7 @@ using nlohmann::json;
 constexpr std::int64_t max_width = std::int64_t{1} << 24;  ///< hidden, intermediate, heads * head_dim
 constexpr std::int64_t max_count = std::int64_t{1} << 14;  ///< layers, heads, head_dim
 constexpr std::int64_t max_int32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::uintmax_t max_config_bytes = 4'000'000;  ///< real ones have a few thousand
 
 /// The members of one JSON object, and errors that name the file and the field.
 class Fields {
@@ -109,17 +114,32 @@ class Fields {
   std::string prefix_;
 };
 
+/// What differs between the families besides their tensors. Defaults hold where a file has no such field.
 struct Family {
   std::string_view architecture;
   std::string_view model_type;
-  std::int64_t default_positions;  ///< transformers' max_position_embeddings where a file has none
+  std::int64_t default_positions;  ///< max_position_embeddings
+  std::int64_t default_window;     ///< sliding_window; 0: none
+  bool has_window_switch;          ///< the window counts only with `use_sliding_window`
 };
-constexpr std::array<Family, 3> families{{{"LlamaForCausalLM", "llama", 2048},
-                                          {"Qwen2ForCausalLM", "qwen2", 32768},
-                                          {"Qwen3ForCausalLM", "qwen3", 32768}}};
+constexpr std::array<Family, 4> families{{{"LlamaForCausalLM", "llama", 2048, 0, false},
+                                          {"MistralForCausalLM", "mistral", 131072, 4096, false},
+                                          {"Qwen2ForCausalLM", "qwen2", 32768, 4096, true},
+                                          {"Qwen3ForCausalLM", "qwen3", 32768, 4096, true}}};
+
+bool is_gguf(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  std::string magic(4, '\0');
+  std::ifstream(path, std::ios::binary).read(magic.data(), 4);
+  return magic == "GGUF" || path.extension() == ".gguf";
+}
 
 void require_checkpoint_folder(const std::filesystem::path& folder) {
   constexpr std::string_view advice = "give the folder of a Hugging Face checkpoint";
+  constexpr std::string_view no_gguf =
+      "GGUF is not read; give the folder of the Hugging Face checkpoint that it was made from, with "
+      "config.json and model.safetensors";
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (!std::filesystem::exists(status))
@@ -127,15 +147,18 @@ void require_checkpoint_folder(const std::filesystem::path& folder) {
         "{}: {}; {}", folder.string(),
         status.type() == std::filesystem::file_type::not_found ? "no such folder" : error.message(), advice));
   if (!std::filesystem::is_directory(status))
-    throw InputError(fmt::format("{} is not a folder; {}", folder.string(), advice));
-  if (!std::filesystem::exists(folder / "config.json", error))
-    throw InputError(fmt::format("{} holds no config.json; {}", folder.string(), advice));
+    throw InputError(
+        fmt::format("{} is not a folder; {}", folder.string(), is_gguf(folder) ? no_gguf : advice));
+  if (!has_entry(folder / "config.json"))
+    throw InputError(fmt::format("{} holds no config.json; {}", folder.string(),
+                                 has_entry_ending_in(folder, ".gguf") ? no_gguf : advice));
 }
 
 /// `architectures` and `model_type` name the same family. One of them may be absent.
 const Family& family_of(const Fields& fields) {
   constexpr std::string_view supported =
-      "supported are LlamaForCausalLM (llama), Qwen2ForCausalLM (qwen2) and Qwen3ForCausalLM (qwen3)";
+      "supported are LlamaForCausalLM (llama), MistralForCausalLM (mistral), Qwen2ForCausalLM (qwen2) and "
+      "Qwen3ForCausalLM (qwen3)";
   const json* architectures = fields.find("architectures");
   const std::string model_type = fields.text("model_type");
   if (architectures == nullptr && model_type.empty())
@@ -164,7 +187,7 @@ std::vector<Foreign> foreign_fields(const Family& family) {
   const json none = {0};
   const json one = {1};
   std::vector<Foreign> fields = {
-      // weights stored in another form
+      // weights stored in another form; transformers too refuses an empty quantization_config
       {"quantization_config", nothing},
       {"quantization", nothing},
       {"compression_config", nothing},
@@ -234,7 +257,7 @@ void refuse_foreign_features(const Fields& fields, const Family& family) {
   }
 }
 
-/// Whether Qwen's window, where there is one, has a layer to work on: those from `max_window_layers` on.
+/// Whether Qwen's window has a layer to work on: those from `max_window_layers` on.
 bool window_has_layers(const Fields& fields, std::int64_t layers) {
   constexpr std::int64_t absent = 28;
   const json* full_layers = fields.find("max_window_layers");
@@ -242,27 +265,47 @@ bool window_has_layers(const Fields& fields, std::int64_t layers) {
   return !full_layers->is_number() || full_layers->get<double>() < static_cast<double>(layers);
 }
 
-/// Every layer must attend to all tokens before it. `layer_types` decides where it is given; else Qwen's
-/// window counts only with `use_sliding_window`. Llama has none, but transformers' own cache heeds the field
-/// there too.
-void refuse_sliding_windows(const Fields& fields, const Family& family, std::int64_t layers) {
-  if (family.architecture == "LlamaForCausalLM" && fields.find("sliding_window") != nullptr)
-    fields.refuse("sliding_window", "sliding windows are not supported");
+/// Whether `layer_types`, where it is given, has a layer with a window.
+/// @throws InputError for layers of other kinds
+std::optional<bool> windows_in_layer_types(const Fields& fields, std::int64_t layers) {
+  const json* types = fields.find("layer_types");
+  if (types == nullptr) return std::nullopt;
+  const auto full = [](const json& type) { return type == "full_attention" || type == "attention"; };
+  const auto windowed = [](const json& type) { return type == "sliding_attention"; };
+  if (!types->is_array() || types->size() != static_cast<std::size_t>(layers) ||
+      !std::all_of(types->begin(), types->end(),
+                   [&](const json& type) { return full(type) || windowed(type); }))
+    fields.refuse("layer_types",
+                  fmt::format("supported: \"full_attention\" or \"sliding_attention\" for each "
+                              "of the {} layers",
+                              layers));
+  return std::any_of(types->begin(), types->end(), windowed);
+}
 
-  if (const json* types = fields.find("layer_types"); types != nullptr) {
-    const auto full = [](const json& type) { return type == "full_attention" || type == "attention"; };
-    if (!types->is_array() || types->size() != static_cast<std::size_t>(layers) ||
-        !std::all_of(types->begin(), types->end(), full))
-      fields.refuse("layer_types",
-                    fmt::format("supported: \"full_attention\" for each of the {} layers", layers));
-    return;
-  }
-  // Absent is not null here: transformers' default is a window of 4096.
-  const bool has_window =
-      fields.find("sliding_window") != nullptr || !fields.object().contains("sliding_window");
-  if (family.architecture != "LlamaForCausalLM" && fields.flag("use_sliding_window") && has_window &&
-      window_has_layers(fields, layers))
-    fields.refuse("use_sliding_window", "sliding windows are not supported");
+/// Tokens that the layers with a window attend to, the newest included; 0 where no layer has one. Mistral's
+/// window is every layer's. Elsewhere `layer_types` says which layers have it; without, those of Qwen from
+/// `max_window_layers` on, and only with `use_sliding_window`. Llama has none, but transformers' own cache
+/// heeds the field there too.
+std::int64_t read_sliding_window(const Fields& fields, const Family& family, std::int64_t layers) {
+  const std::optional<bool> listed = windows_in_layer_types(fields, layers);
+  const bool on = !family.has_window_switch || fields.flag("use_sliding_window");
+  // Absent is not null here: null is no window.
+  const bool null = fields.object().contains("sliding_window") && fields.find("sliding_window") == nullptr;
+  const std::int64_t window =
+      on && !null ? fields.size_or("sliding_window", max_int32, family.default_window) : 0;
+  if (listed.value_or(false) && window == 0)
+    fields.refuse("layer_types", "there is no sliding_window for these layers");
+  if (family.architecture == "MistralForCausalLM") return window;
+  const bool has_layers = listed.value_or(!family.has_window_switch || window_has_layers(fields, layers));
+  return has_layers ? window : 0;
+}
+
+/// A window of w tokens hides nothing from a sequence of w tokens, so up to there the model is computed as
+/// one without; beyond, it is refused like what is beyond any model's context.
+void shorten_context_to_window(std::int64_t window, ModelConfig& config) {
+  if (window == 0 || window >= config.max_position_embeddings) return;
+  config.max_position_embeddings = window;
+  config.sliding_window = window;
 }
 
 /// The frequency bands of Llama 3.1. `outer` holds `inner`: versions of transformers disagree on which of the
@@ -321,12 +364,22 @@ RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
     read_llama3_bands(fields, inner, max_positions, rope);
     known.insert({"factor", "low_freq_factor", "high_freq_factor"});
   }
+  // transformers reads none of a scaling's numbers where the type is "default" by name. Without a name its
+  // versions disagree whether that is an error.
+  const bool by_name = inner.find("rope_type") != nullptr || inner.find("type") != nullptr;
+  const bool unscaled = type == "default" && by_name;
   for (const auto& [field, value] : inner.object().items())
-    if (!value.is_null() && !known.contains(field))
+    if (!value.is_null() && !known.contains(field) && (!unscaled || value.is_object()))
       inner.refuse(field, fmt::format("rope type \"{}\" has no such field here", type));
   if (inner.positive_or("partial_rotary_factor", 1.0) != 1.0)
     inner.refuse("partial_rotary_factor", "only 1 is supported");
   return rope;
+}
+
+/// Whether the file is there and has no byte. One that cannot be asked is for its reader to complain of.
+bool has_no_byte(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) && std::filesystem::file_size(path, error) == 0;
 }
 
 /// Adds the ids of one file's `eos_token_id`, a number or a list of numbers.
@@ -340,19 +393,23 @@ void add_eos_ids(const Fields& fields, std::set<std::int32_t>& ids) {
   }
 }
 
-/// The union of both files' ids, so that no end that either of them names is missed.
+/// The union of both files' ids, so that no end that either of them names is missed. An empty
+/// generation_config.json says nothing, `{}` or no byte at all. transformers reads any damaged one as if it
+/// were absent; here it is refused, because it may have held the only end id.
 std::vector<std::int32_t> read_eos_ids(const std::filesystem::path& folder, const Fields& config,
                                        const Family& family) {
   std::set<std::int32_t> ids;
   add_eos_ids(config, ids);
   bool mentioned = config.object().contains("eos_token_id");
   const std::filesystem::path path = folder / "generation_config.json";
-  if (std::error_code error; std::filesystem::exists(path, error)) {
-    const Fields generation(read_json_file(path), path.string());
+  if (has_entry(path) && !has_no_byte(path)) {
+    const Fields generation(read_json_file(path, max_config_bytes), path.string());
     add_eos_ids(generation, ids);
     mentioned = mentioned || generation.object().contains("eos_token_id");
   }
-  if (!mentioned && family.architecture == "LlamaForCausalLM") ids.insert(2);  // LlamaConfig's default
+  const bool has_default =
+      family.architecture == "LlamaForCausalLM" || family.architecture == "MistralForCausalLM";
+  if (!mentioned && has_default) ids.insert(2);  // LlamaConfig's and MistralConfig's
   return {ids.begin(), ids.end()};
 }
 
@@ -390,10 +447,12 @@ void read_sizes(const Fields& fields, const Family& family, ModelConfig& config)
 }
 
 void read_biases(const Fields& fields, const Family& family, ModelConfig& config) {
-  // Qwen2 has no such fields: its q, k and v always have a bias, and transformers does not look.
-  const bool fixed = family.architecture == "Qwen2ForCausalLM";
-  config.qkv_bias = fixed || fields.flag("attention_bias");
-  config.output_bias = !fixed && fields.flag("attention_bias");
+  // Two families have no such field, and transformers does not look: Qwen2's q, k and v always have a bias,
+  // Mistral's never.
+  const bool qwen2 = family.architecture == "Qwen2ForCausalLM";
+  const bool asked = fields.flag("attention_bias") && !qwen2 && family.architecture != "MistralForCausalLM";
+  config.qkv_bias = qwen2 || asked;
+  config.output_bias = asked;
   config.mlp_bias = fields.flag("mlp_bias");
   config.qk_norm = family.architecture == "Qwen3ForCausalLM";
 }
@@ -450,22 +509,28 @@ std::vector<Shape> shapes() {
 
 }  // namespace
 
+std::string ModelConfig::context_sentence() const {
+  const std::string sentence = fmt::format("the model's context is {}", max_position_embeddings);
+  return sliding_window == 0 ? sentence
+                             : sentence + ", its sliding_window, beyond which its attention is not supported";
+}
+
 ModelConfig read_config(const std::filesystem::path& folder) {
   require_checkpoint_folder(folder);
   const std::filesystem::path path = folder / "config.json";
-  const Fields fields(read_json_file(path), path.string());
+  const Fields fields(read_json_file(path, max_config_bytes), path.string());
   const Family& family = family_of(fields);
   refuse_foreign_features(fields, family);
 
   ModelConfig config;
   config.architecture = family.architecture;
   read_sizes(fields, family, config);
-  refuse_sliding_windows(fields, family, config.layers);
   read_biases(fields, family, config);
   config.rms_norm_eps = read_epsilon(fields);
   config.tie_word_embeddings = fields.flag("tie_word_embeddings");
   config.rope = read_rope(fields, config.max_position_embeddings);
   config.eos_ids = read_eos_ids(folder, fields, family);
+  shorten_context_to_window(read_sliding_window(fields, family, config.layers), config);
   return config;
 }
 

@@ -26,9 +26,9 @@ struct RopeConfig {
   double original_max_position_embeddings = 8192;  ///< llama3
 };
 
-/// The sizes of a Llama, Qwen2 or Qwen3 transformer. Every field is positive and consistent once parsed.
+/// The sizes of a Llama, Mistral, Qwen2 or Qwen3 transformer, all positive and consistent once parsed.
 struct ModelConfig {
-  std::string architecture;                  ///< "LlamaForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
+  std::string architecture;                  ///< as config.json has it: "LlamaForCausalLM", ...
   std::int64_t vocab_size = 0;               ///< rows of the embedding, ids that logits are computed for
   std::int64_t hidden_size = 0;              ///< numbers that stand for a token between layers
   std::int64_t intermediate_size = 0;        ///< numbers inside the MLP
@@ -37,6 +37,7 @@ struct ModelConfig {
   std::int64_t kv_heads = 0;                 ///< divides heads
   std::int64_t head_dim = 0;                 ///< even
   std::int64_t max_position_embeddings = 0;  ///< the context: prompt + output tokens
+  std::int64_t sliding_window = 0;           ///< what shortened the context, in tokens; 0: nothing did
   float rms_norm_eps = 1e-6F;                ///< added to the mean square before its root is taken
   bool tie_word_embeddings = false;          ///< the output head is the embedding table
   bool qkv_bias = false;                     ///< q, k and v projections have a bias
@@ -46,6 +47,9 @@ struct ModelConfig {
   RopeConfig rope;           ///< how positions rotate q and k
   std::vector<std::int32_t>
       eos_ids;  ///< union of config.json's and generation_config.json's, sorted, may be empty
+
+  /// "the model's context is 512", and where a window is the reason, that.
+  std::string context_sentence() const;
 
   /// Bytes that K and V of one token take over all layers, for numbers of `bytes_per_number`.
   std::int64_t kv_bytes_per_token(std::int64_t bytes_per_number) const {

@@ -45,7 +45,7 @@ void sort_marks(std::vector<utf8proc_int32_t>& characters) {
 
 }  // namespace
 
-std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
+std::string Normalizer::UnicodeForm::operator()(std::string_view text, TextBudget& budget) const {
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (compatibility) options |= UTF8PROC_COMPAT;
 
@@ -60,6 +60,7 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
     append_decomposed(character, static_cast<utf8proc_option_t>(options), characters);
     offset += static_cast<std::size_t>(length);
   }
+  if (!budget.spend(characters.size())) budget.refuse("the Unicode form");
   sort_marks(characters);
   const auto count =
       utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()),
@@ -76,12 +77,23 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text) const {
   return normalized;
 }
 
-std::string Normalizer::Prepend::operator()(std::string_view text) const {
+/// A composed character stands for four at most, the longest canonical decomposition, and each of them has
+/// taken no more than one character of the text, which has four bytes at most.
+std::optional<std::int64_t> Normalizer::UnicodeForm::most_shrinking() const {
+  return 4 * 4;
+}
+
+std::string Normalizer::Prepend::operator()(std::string_view text, TextBudget&) const {
   return text.empty() ? "" : prefix + std::string(text);
 }
 
-std::string Normalizer::Replace::operator()(std::string_view text) const {
-  return pattern.replace_all(text, content);
+std::string Normalizer::Replace::operator()(std::string_view text, TextBudget& budget) const {
+  return pattern.replace_all(text, content, budget);
+}
+
+std::optional<std::int64_t> Normalizer::Replace::most_shrinking() const {
+  if (!match || content.empty()) return std::nullopt;
+  return static_cast<std::int64_t>((*match + content.size() - 1) / content.size());
 }
 
 Normalizer::Step Normalizer::make_step(const JsonNode& node) {
@@ -91,7 +103,11 @@ Normalizer::Step Normalizer::make_step(const JsonNode& node) {
   if (type == "NFKC") return UnicodeForm{.compose = true, .compatibility = true};
   if (type == "NFKD") return UnicodeForm{.compose = false, .compatibility = true};
   if (type == "Prepend") return Prepend{node.string_at("prepend")};
-  if (type == "Replace") return Replace{read_pattern(node), node.string_at("content")};
+  if (type == "Replace") {
+    Replace replace{.pattern = read_pattern(node), .match = {}, .content = node.string_at("content")};
+    if (const auto literal = node.at("pattern").find("String")) replace.match = literal->string().size();
+    return replace;
+  }
   node.refuse(fmt::format("normalizer {} is not supported", in_quotes(type)));
 }
 
@@ -100,12 +116,23 @@ Normalizer::Normalizer(const std::optional<JsonNode>& node) {
   for (const JsonNode& component : components(*node, "normalizers")) steps_.push_back(make_step(component));
 }
 
-std::string Normalizer::normalize(std::string_view text) const {
+std::string Normalizer::normalize(std::string_view text, TextBudget& budget) const {
   std::string normalized(text);
   for (const Step& step : steps_) {
-    normalized = std::visit([&](const auto& one) { return one(normalized); }, step);
+    normalized = std::visit([&](const auto& one) { return one(normalized, budget); }, step);
+    budget.allow_size(normalized.size());
   }
   return normalized;
+}
+
+std::optional<std::int64_t> Normalizer::most_shrinking() const {
+  std::int64_t most = 1;
+  for (const Step& step : steps_) {
+    const auto shrinking = std::visit([](const auto& one) { return one.most_shrinking(); }, step);
+    if (!shrinking) return std::nullopt;
+    most *= *shrinking;
+  }
+  return most;
 }
 
 Regex read_pattern(const JsonNode& component) {

@@ -24,10 +24,10 @@ struct Span {
 };
 
 /// Delimiters and the rest in order, covering the text.
-std::vector<Span> spans_of(std::string_view text, const Regex& pattern, bool invert) {
+std::vector<Span> spans_of(std::string_view text, const Regex& pattern, bool invert, TextBudget& budget) {
   std::vector<Span> spans;
   std::size_t covered = 0;
-  for (const Regex::Match& match : pattern.find_all(text)) {
+  for (const Regex::Match& match : pattern.find_all(text, budget)) {
     if (covered < match.begin) spans.push_back({covered, match.begin, invert});
     spans.push_back({match.begin, match.end, !invert});
     covered = match.end;
@@ -90,19 +90,19 @@ SplitBehavior read_behavior(const JsonNode& node) {
 
 }  // namespace
 
-void PreTokenizer::Split::operator()(const Piece& piece, Pieces& out) const {
-  for (const Span& span : arrange(spans_of(piece.text, pattern, invert), behavior)) {
+void PreTokenizer::Split::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
+  for (const Span& span : arrange(spans_of(piece.text, pattern, invert, budget), behavior)) {
     if (span.begin == span.end) continue;
     out.push_back({piece.text.substr(span.begin, span.end - span.begin), piece.at_start && span.begin == 0});
   }
 }
 
-void PreTokenizer::ByteLevel::operator()(const Piece& piece, Pieces& out) const {
+void PreTokenizer::ByteLevel::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
   Piece spaced = piece;
   if (add_prefix_space && !spaced.text.starts_with(' ')) spaced.text.insert(0, " ");
   const std::size_t first = out.size();
   if (split) {
-    (*split)(spaced, out);
+    (*split)(spaced, out, budget);
   } else {
     out.push_back(spaced);
   }
@@ -110,7 +110,7 @@ void PreTokenizer::ByteLevel::operator()(const Piece& piece, Pieces& out) const 
     out[index].text = to_byte_level(out[index].text);
 }
 
-void PreTokenizer::Metaspace::operator()(const Piece& piece, Pieces& out) const {
+void PreTokenizer::Metaspace::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
   Piece marked{{}, piece.at_start};
   for (const char byte : piece.text) {
     if (byte == ' ') {
@@ -122,7 +122,7 @@ void PreTokenizer::Metaspace::operator()(const Piece& piece, Pieces& out) const 
   const bool wanted = prepend == Prepend::always || (prepend == Prepend::first && piece.at_start);
   if (wanted && !marked.text.starts_with(replacement)) marked.text.insert(0, replacement);
   if (split) {
-    (*split)(marked, out);
+    (*split)(marked, out, budget);
   } else {
     out.push_back(marked);
   }
@@ -165,18 +165,35 @@ PreTokenizer::PreTokenizer(const std::optional<JsonNode>& node) {
   for (const JsonNode& component : components(*node, "pretokenizers")) steps_.push_back(make_step(component));
 }
 
-std::vector<std::string> PreTokenizer::words(std::string_view text, bool at_start) const {
+std::vector<std::string> PreTokenizer::words(std::string_view text, bool at_start, TextBudget& budget) const {
   Pieces pieces;
   if (!text.empty()) pieces.push_back({std::string(text), at_start});
   for (const Step& step : steps_) {
     Pieces cut;
-    for (const Piece& piece : pieces) std::visit([&](const auto& one) { one(piece, cut); }, step);
+    std::size_t bytes = 0, pieces_counted = 0;  // of `cut`
+    for (const Piece& piece : pieces) {
+      std::visit([&](const auto& one) { one(piece, cut, budget); }, step);
+      for (; pieces_counted < cut.size(); ++pieces_counted) bytes += cut[pieces_counted].text.size();
+      budget.allow_size(bytes);
+    }
     pieces = std::move(cut);
   }
   std::vector<std::string> words;
   words.reserve(pieces.size());
   for (Piece& piece : pieces) words.push_back(std::move(piece.text));
   return words;
+}
+
+bool PreTokenizer::removes() const {
+  return std::ranges::any_of(steps_, [](const Step& step) {
+    const Split* const split = std::get_if<Split>(&step);
+    return split != nullptr && split->behavior == SplitBehavior::removed;
+  });
+}
+
+bool PreTokenizer::spells_bytes() const {
+  return std::ranges::any_of(steps_,
+                             [](const Step& step) { return std::holds_alternative<ByteLevel>(step); });
 }
 
 MetaspaceOptions read_metaspace(const JsonNode& node) {

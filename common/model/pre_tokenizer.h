@@ -33,7 +33,12 @@ class PreTokenizer {
   /// The words of `text` (valid UTF-8), none of them empty.
   /// @param at_start whether this is the beginning of the whole input; some tokenizers add a space there
   /// only.
-  std::vector<std::string> words(std::string_view text, bool at_start) const;
+  /// @throws InputError, StoppedByRequest as `budget` and Regex do.
+  std::vector<std::string> words(std::string_view text, bool at_start, TextBudget& budget) const;
+  /// Whether words are spelled in the alphabet of byte_level.h.
+  bool spells_bytes() const;
+  /// Whether words may lack a part of the text.
+  bool removes() const;
 
  private:
   struct Piece {
@@ -46,19 +51,19 @@ class PreTokenizer {
     Regex pattern;
     SplitBehavior behavior;
     bool invert;  ///< the pattern describes what lies between the delimiters
-    void operator()(const Piece& piece, Pieces& out) const;
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
   };
   struct ByteLevel {
     bool add_prefix_space;
     std::optional<Split> split;  ///< by GPT-2's pattern
-    void operator()(const Piece& piece, Pieces& out) const;
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
   };
   struct Metaspace {
     enum class Prepend : std::uint8_t { always, first, never };
     std::string replacement;  ///< one character
     Prepend prepend;
     std::optional<Split> split;  ///< before each replacement
-    void operator()(const Piece& piece, Pieces& out) const;
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
   };
   using Step = std::variant<Split, ByteLevel, Metaspace>;
 

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 
 #include "common/error.h"
+#include "common/model/tokenizer_json.h"
 #include "common/model/utf8.h"
 
 namespace kvcache {
@@ -36,6 +39,8 @@ class RubyToPcre2 {
         character_class();
       } else if (rest_.starts_with("(?")) {
         group();
+      } else if (rest_.starts_with("(*")) {
+        refuse("(*");  // PCRE2's verbs
       } else if (rest_.front() == '{') {
         repetition();
       } else {
@@ -44,6 +49,8 @@ class RubyToPcre2 {
     }
     return out_;
   }
+  /// The largest number in `{n}`, `{n,}` and `{n,m}`.
+  std::size_t longest_repetition() const { return longest_repetition_; }
 
  private:
   void copy(std::size_t count) {
@@ -151,6 +158,13 @@ class RubyToPcre2 {
     if (close == std::string_view::npos || rest_[close] != '}' || close == 1 || rest_[1] == ',') {
       refuse("{ that is not {n}, {n,} or {n,m}");
     }
+    std::size_t number = 0;
+    for (const char digit : rest_.substr(1, close - 1)) {
+      number = digit == ','
+                   ? 0
+                   : std::min<std::size_t>(10 * number + static_cast<std::size_t>(digit - '0'), 1 << 20);
+      longest_repetition_ = std::max(longest_repetition_, number);
+    }
     copy(close + 1);
     if (rest_.starts_with('+') || rest_.starts_with('?')) refuse(fmt::format("}}{}", rest_.front()));
   }
@@ -158,6 +172,7 @@ class RubyToPcre2 {
   std::string_view rest_;
   std::string out_;
   bool in_class_ = false;
+  std::size_t longest_repetition_ = 0;
 };
 
 std::string error_text(int error) {
@@ -173,24 +188,46 @@ struct FreeCompileContext {
   void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
 };
 
-/// False when there is no match at or after `offset`.
-bool search(const pcre2_code* code, std::string_view text, std::size_t offset, pcre2_match_data* data,
-            std::string_view shown_as) {
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  // The text was checked once; checking it again from the start for each match would be quadratic.
-  std::uint32_t options = PCRE2_NO_UTF_CHECK;
-  int result = pcre2_match(code, subject, text.size(), offset, options, data, nullptr);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-    // The interpreter keeps its state on the heap and reaches further.
-    options |= PCRE2_NO_JIT;
-    result = pcre2_match(code, subject, text.size(), offset, options, data, nullptr);
-  }
-  if (result == PCRE2_ERROR_NOMATCH) return false;
-  if (result < 0) {
-    throw InputError(fmt::format("the tokenizer's regular expression {} fails on the text at byte {}: {}",
-                                 shown_as, offset, error_text(result)));
-  }
-  return true;
+// A search that is not counted takes at most as many steps as the product of both: microseconds.
+constexpr std::size_t stretch_bytes = 128;
+constexpr std::uint32_t steps_in_a_stretch = 128;
+
+/// What PCRE2's interpreter may need to remember where it can go back to.
+std::uint32_t heap_kibibytes(std::size_t text_bytes) {
+  return static_cast<std::uint32_t>(std::min<std::size_t>(1024 + text_bytes / 2, 1 << 20));
+}
+
+/// The end of the stretch that begins at `offset`, between two characters.
+std::size_t end_of_stretch(std::string_view text, std::size_t offset) {
+  if (text.size() - offset <= stretch_bytes) return text.size();
+  std::size_t end = offset + stretch_bytes;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+  return end;
+}
+
+// The text was checked once; checking it again from the start for each match would be quadratic.
+constexpr std::uint32_t match_options = PCRE2_NO_UTF_CHECK;
+
+int match(const pcre2_code* code, std::string_view text, std::size_t offset, std::uint32_t options,
+          pcre2_match_data* data, pcre2_match_context* context) {
+  return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), offset,
+                     match_options | options, data, context);
+}
+
+/// What is told at each item of a counted pattern.
+struct Counter {
+  TextBudget& budget;
+  std::size_t steps_of_an_item;
+  std::size_t position;  ///< in the text, at the last item
+};
+
+int count_steps(pcre2_callout_block* item, void* data) {
+  Counter& counter = *static_cast<Counter*>(data);
+  const std::size_t position = item->current_position;
+  const std::size_t distance =
+      position > counter.position ? position - counter.position : counter.position - position;
+  counter.position = position;
+  return counter.budget.spend(counter.steps_of_an_item + distance) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
 }  // namespace
@@ -199,34 +236,87 @@ void Regex::FreeCode::operator()(pcre2_real_code_8* code) const {
   pcre2_code_free(code);
 }
 
-Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::string_view shown_as)
-    : shown_as_(shown_as) {
+void Regex::FreeContext::operator()(pcre2_real_match_context_8* context) const {
+  pcre2_match_context_free(context);
+}
+
+Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t longest_repetition,
+             std::string_view shown_as)
+    : few_steps_(pcre2_match_context_create(nullptr)),
+      longest_repetition_(longest_repetition),
+      shown_as_(shown_as) {
   const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
       pcre2_compile_context_create(nullptr));
-  if (context == nullptr) throw RunError("no memory to compile a regular expression");
+  if (context == nullptr || few_steps_ == nullptr)
+    throw RunError("no memory to compile a regular expression");
+  pcre2_set_match_limit(few_steps_.get(), steps_in_a_stretch);
   // In Ruby a line ends with \n and with nothing else.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  std::size_t offset = 0;
-  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
-                            options | PCRE2_UTF, &error, &offset, context.get()));
-  if (code_ == nullptr) {
-    throw InputError(fmt::format("not a regular expression: {}", error_text(error)));
-  }
-  // Where there is no just-in-time compiler the interpreter does the same, more slowly.
-  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+  const auto compile = [&](std::uint32_t more_options, std::uint32_t jit_options) {
+    int error = 0;
+    std::size_t offset = 0;
+    Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
+                            options | more_options | PCRE2_UTF, &error, &offset, context.get()));
+    if (code == nullptr) throw InputError(fmt::format("not a regular expression: {}", error_text(error)));
+    // Where there is no just-in-time compiler the interpreter does the same, more slowly.
+    pcre2_jit_compile(code.get(), jit_options);
+    return code;
+  };
+  code_ = compile(0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  counted_code_ = compile(PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE);
 }
 
 Regex Regex::from_pattern(std::string_view pattern) {
+  RubyToPcre2 ruby(pattern);
+  const std::string translated = ruby.translate();
   // In Ruby ^ and $ are always those of a line.
-  return Regex(RubyToPcre2(pattern).translate(), PCRE2_UCP | PCRE2_MULTILINE, pattern);
+  return Regex(translated, PCRE2_UCP | PCRE2_MULTILINE, ruby.longest_repetition(), pattern);
 }
 
 Regex Regex::from_literal(std::string_view text) {
-  return Regex(text, PCRE2_LITERAL, text);
+  return Regex(text, PCRE2_LITERAL, 0, text);
 }
 
-std::vector<Regex::Match> Regex::find_all(std::string_view text) const {
+/// False when there is no match at or after `offset`.
+bool Regex::find(std::string_view text, std::size_t offset, pcre2_match_data* data,
+                 TextBudget& budget) const {
+  if (!budget.spend(1)) budget.refuse(spender());
+  const std::size_t end = end_of_stretch(text, offset);
+  const bool is_whole = end == text.size();
+  // With the option PCRE2 says so, instead of "no match", when what comes after the stretch might matter.
+  const int result = match(code_.get(), text.substr(0, end), offset, is_whole ? 0 : PCRE2_PARTIAL_HARD, data,
+                           few_steps_.get());
+  if (is_whole && result == PCRE2_ERROR_NOMATCH) return false;
+  if (result > 0) return true;
+  return find_counted(text, offset, data, budget);
+}
+
+bool Regex::find_counted(std::string_view text, std::size_t offset, pcre2_match_data* data,
+                         TextBudget& budget) const {
+  const std::unique_ptr<pcre2_match_context, FreeContext> context(pcre2_match_context_create(nullptr));
+  if (context == nullptr) throw RunError("no memory to match a regular expression");
+  Counter counter{budget, 1 + longest_repetition_ / 8, offset};
+  pcre2_set_callout(context.get(), count_steps, &counter);
+  pcre2_set_match_limit(context.get(), std::numeric_limits<std::uint32_t>::max());
+  pcre2_set_heap_limit(context.get(), heap_kibibytes(text.size()));
+  int result = match(counted_code_.get(), text, offset, 0, data, context.get());
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
+    // The interpreter keeps its state on the heap and reaches further.
+    result = match(counted_code_.get(), text, offset, PCRE2_NO_JIT, data, context.get());
+  }
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result == PCRE2_ERROR_CALLOUT) budget.refuse(spender());
+  if (result < 0)
+    throw InputError(
+        fmt::format("{} fails on the text at byte {}: {}", spender(), offset, error_text(result)));
+  return true;
+}
+
+std::string Regex::spender() const {
+  return fmt::format("the tokenizer's regular expression {}", in_quotes(shown_as_));
+}
+
+std::vector<Regex::Match> Regex::find_all(std::string_view text, TextBudget& budget) const {
   const std::unique_ptr<pcre2_match_data, FreeMatch> data(
       pcre2_match_data_create_from_pattern(code_.get(), nullptr));
   if (data == nullptr) throw RunError("no memory to match a regular expression");
@@ -234,7 +324,7 @@ std::vector<Regex::Match> Regex::find_all(std::string_view text) const {
 
   std::vector<Match> matches;
   std::size_t offset = 0;
-  while (offset <= text.size() && search(code_.get(), text, offset, data.get(), shown_as_)) {
+  while (offset <= text.size() && find(text, offset, data.get(), budget)) {
     const Match match{bounds[0], bounds[1]};
     const bool empty = match.begin >= match.end;
     if (empty && !matches.empty() && matches.back().end == match.end) {
@@ -248,10 +338,11 @@ std::vector<Regex::Match> Regex::find_all(std::string_view text) const {
   return matches;
 }
 
-std::string Regex::replace_all(std::string_view text, std::string_view content) const {
+std::string Regex::replace_all(std::string_view text, std::string_view content, TextBudget& budget) const {
   std::string replaced;
   std::size_t copied = 0;
-  for (const Match& match : find_all(text)) {
+  for (const Match& match : find_all(text, budget)) {
+    budget.allow_size(replaced.size() + (match.begin - copied) + content.size());
     replaced += text.substr(copied, match.begin - copied);
     replaced += content;
     copied = match.end;

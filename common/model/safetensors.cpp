@@ -4,16 +4,11 @@
 /// of all of them. Format: https://github.com/huggingface/safetensors
 #include "common/model/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -21,6 +16,7 @@
 
 #include "common/error.h"
 #include "common/model/json_file.h"
+#include "common/model/mapped_file.h"
 
 namespace kvcache {
 namespace {
@@ -70,40 +66,8 @@ class Complaint {
   std::string where_;
 };
 
-struct Mapping {
-  std::shared_ptr<const std::byte> bytes;
-  std::uint64_t size = 0;
-};
-
-/// The whole file, read-only; unmapped when the last owner lets go.
-Mapping map_file(const std::filesystem::path& path, const Complaint& complaint) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status))
-    complaint.fail(status.type() == std::filesystem::file_type::not_found ? "no such file" : error.message());
-  if (!std::filesystem::is_regular_file(status)) complaint.fail("not a regular file");
-
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) complaint.fail(std::string("cannot be opened: ") + std::strerror(errno));
-  const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { ::close(descriptor); });
-  struct stat info {};
-  if (::fstat(descriptor, &info) != 0) complaint.fail(std::string("cannot be read: ") + std::strerror(errno));
-
-  const auto size = static_cast<std::size_t>(info.st_size);
-  if (size < length_bytes)
-    complaint.fail(
-        fmt::format("{} bytes are too few for a safetensors file, which starts with {} bytes of "
-                    "header length",
-                    size, length_bytes));
-  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-  if (memory == MAP_FAILED) complaint.fail(std::string("cannot be mapped: ") + std::strerror(errno));
-  return {{static_cast<const std::byte*>(memory),
-           [size](const std::byte* bytes) { ::munmap(const_cast<std::byte*>(bytes), size); }},
-          size};
-}
-
 /// The header's text, which lies wholly inside the file.
-std::string_view header_text(const Mapping& mapping, const Complaint& complaint) {
+std::string_view header_text(const MappedFile& mapping, const Complaint& complaint) {
   std::uint64_t length;
   std::memcpy(&length, mapping.bytes.get(), sizeof length);
   if (length > max_header_bytes)
@@ -209,7 +173,8 @@ void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const C
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
   const Complaint complaint(path);
-  const Mapping mapping = map_file(path, complaint);
+  const MappedFile mapping =
+      map_file(path, length_bytes, "a safetensors file, which starts with 8 bytes of header length");
   const std::string_view text = header_text(mapping, complaint);
   const json header = parse_json(text, complaint.where() + ": header");
 

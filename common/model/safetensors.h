@@ -24,7 +24,8 @@ struct StoredTensor {
 
 /// A memory-mapped safetensors file whose header has been checked completely: whatever the file's content, no
 /// later access through it leaves the file. (A file that another process cuts short while it is mapped ends
-/// this one with SIGBUS; replace checkpoint files, do not rewrite them.) Copies share the mapping.
+/// this one with SIGBUS, see mapped_file.h; replace checkpoint files, do not rewrite them.) Copies share the
+/// mapping.
 class SafetensorsFile {
  public:
   /// Maps and checks `path`. All types of the format are accepted here, those that cannot be weights too.

@@ -38,22 +38,25 @@ bool ranks_before(const Candidate& left, const Candidate& right) {
   return left.logit > right.logit || (left.logit == right.logit && left.id < right.id);
 }
 
-std::size_t arg_max(std::span<const float> logits) {
+/// The id of the largest logit.
+Picked arg_max(std::span<const float> logits) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   std::size_t best = logits.size();
   float largest = -infinity;
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
     if (!(logit < infinity)) {  // written so that NaN is caught too
-      refuse_logit(id, std::isnan(logit));
+      return {.problem = std::isnan(logit) ? Picked::Problem::nan : Picked::Problem::infinity,
+              .logits = static_cast<std::int64_t>(id)};
     }
     if (logit > largest) {
       largest = logit;
       best = id;
     }
   }
-  if (best == logits.size()) refuse_logits(best);
-  return best;
+  if (best == logits.size())
+    return {.problem = Picked::Problem::nothing, .logits = static_cast<std::int64_t>(best)};
+  return {.id = static_cast<std::int32_t>(best)};
 }
 
 /// The last of the k largest logits (its weight is not computed). One pass that keeps what beats the k-th of
@@ -82,8 +85,8 @@ Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
 
 /// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without those whose
 /// weight is nothing.
-std::vector<Candidate> top_k_candidates(std::span<const float> logits, double temperature, std::uint64_t k) {
-  const float largest = logits[arg_max(logits)];
+std::vector<Candidate> top_k_candidates(std::span<const float> logits, float largest, double temperature,
+                                        std::uint64_t k) {
   const bool all = k == 0 || k >= logits.size();
   const Candidate last = all ? Candidate{} : last_of_top_k(logits, k);
   std::vector<Candidate> candidates;
@@ -148,15 +151,13 @@ std::uint64_t next_random(std::uint64_t& state) {
 
 }  // namespace
 
-void refuse_logit(std::size_t id, bool is_nan) {
-  throw RunError(fmt::format(
+std::string message_of(const Picked& picked) {
+  if (picked.problem == Picked::Problem::nothing)
+    return fmt::format("none of the {} logits is above -infinity: no token can be picked", picked.logits);
+  return fmt::format(
       "logit {} is {}, not a finite number: a sum left the range of the type (try --dtype bf16 or "
       "f32), or the weights are damaged",
-      id, is_nan ? "NaN" : "+infinity"));
-}
-
-void refuse_logits(std::size_t count) {
-  throw RunError(fmt::format("none of the {} logits is above -infinity: no token can be picked", count));
+      picked.logits, picked.problem == Picked::Problem::nan ? "NaN" : "+infinity");
 }
 
 Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {
@@ -179,16 +180,18 @@ Draw Sampler::draw() {
           .random = next_random(state_)};
 }
 
-std::int32_t Sampler::pick(std::span<const float> logits) {
+Picked Sampler::pick(std::span<const float> logits) {
   const Draw drawn = draw();  // one per pick, whether it decides anything or not
-  if (drawn.greedy) return static_cast<std::int32_t>(arg_max(logits));
-  std::vector<Candidate> candidates = top_k_candidates(logits, drawn.temperature, drawn.top_k);
+  const Picked best = arg_max(logits);
+  if (drawn.greedy || !best.ok()) return best;
+  const float largest = logits[static_cast<std::size_t>(best.id)];
+  std::vector<Candidate> candidates = top_k_candidates(logits, largest, drawn.temperature, drawn.top_k);
   keep_top_p(candidates, drawn.top_p);
 
   std::uint64_t rest = place_of(drawn.random, total_weight(candidates));
   auto candidate = candidates.begin();
   for (; rest >= candidate->weight; ++candidate) rest -= candidate->weight;
-  return candidate->id;
+  return {.id = candidate->id};
 }
 
 }  // namespace kvcache

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace kvcache {
 
@@ -26,6 +27,29 @@ struct Draw {
   std::uint64_t random = 0;  ///< 64 random bits
 };
 
+/// What a pick gives: a token id, or what is wrong with the logits it was to be picked from. A value and no
+/// exception: one sequence's logits must not end the others of its pass.
+struct Picked {
+  /// Why there is no id.
+  enum class Problem : std::uint8_t {
+    none,      ///< there is one
+    nan,       ///< a logit is NaN
+    infinity,  ///< a logit is +infinity
+    nothing,   ///< no logit is above -infinity
+  };
+  Problem problem = Problem::none;
+  std::int32_t id = 0;      ///< of the token, where there is no problem
+  std::int64_t logits = 0;  ///< nan, infinity: the index of the first such logit; nothing: how many there are
+
+  /// Whether there is an id.
+  bool ok() const { return problem == Problem::none; }
+  friend bool operator==(const Picked&, const Picked&) = default;  ///< in all three
+};
+
+/// What is wrong, in words for whoever asked for a token.
+/// @param picked  without an id
+std::string message_of(const Picked& picked);
+
 /// One sequence's source of random picks. Two samplers with equal parameters give equal ids for equal logits
 /// on every platform; draws depend on nothing but the seed and how many picks were made before.
 class Sampler {
@@ -35,8 +59,9 @@ class Sampler {
 
   /// The next id from `logits` [vocab]. Temperature first, then top-k, then top-p over what top-k left, as in
   /// Hugging Face's transformers. Ties go to the lowest id: in arg max, and at the border of top-k and top-p.
-  /// @throws RunError when a logit is NaN or +infinity (naming its index), or there is none above -infinity.
-  std::int32_t pick(std::span<const float> logits);
+  /// Where a logit is NaN or +infinity, or none is above -infinity, there is no id. It takes its draw all the
+  /// same.
+  Picked pick(std::span<const float> logits);
 
   /// The draw of the next pick, for a device that holds the logits itself: it has to choose as `pick` would.
   Draw draw();
@@ -51,10 +76,5 @@ struct Pick {
   std::int64_t row = 0;        ///< of the logits
   Sampler* sampler = nullptr;  ///< the sequence's own: its random numbers do not depend on the batch
 };
-
-/// @throws RunError: logit `id`, the first that is not finite, is NaN or +infinity.
-[[noreturn]] void refuse_logit(std::size_t id, bool is_nan);
-/// @throws RunError: none of `count` logits is above -infinity.
-[[noreturn]] void refuse_logits(std::size_t count);
 
 }  // namespace kvcache

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <system_error>
 #include <utility>
 
 #include "common/model/byte_level.h"
@@ -40,10 +42,33 @@ std::optional<std::string> complete(std::string& token, const TextPiece& piece) 
   return std::exchange(token, {});
 }
 
+/// How many times as long a "Replace" can make a text, at most.
+std::size_t growth_of(const JsonNode& node) {
+  const std::size_t content = node.string_at("content").size();
+  const auto literal = node.at("pattern").find("String");
+  const std::size_t replaced = literal ? literal->string().size() : 0;
+  // What matches nothing puts the content before each character.
+  return replaced == 0 ? content + 1 : std::max<std::size_t>(1, (content + replaced - 1) / replaced);
+}
+
+/// Text that is generated cannot be refused, and so a decoder that lengthens it again and again is.
+void refuse_growth(const std::vector<JsonNode>& components, const JsonNode& decoder) {
+  constexpr std::size_t most = 1000;
+  std::size_t growth = 1;
+  for (const JsonNode& component : components) {
+    if (component.type() == "Replace") growth *= growth_of(component);
+    if (growth > most)
+      decoder.refuse(fmt::format("its replacements can make a text more than {} times as long", most));
+  }
+}
+
 }  // namespace
 
 void TokenDecoder::Replace::push(const TextPiece& piece, Pieces& out) {
-  if (const auto whole = complete(token, piece)) out.push_back({pattern->replace_all(*whole, content), true});
+  const auto whole = complete(token, piece);
+  if (!whole) return;
+  TextBudget budget(whole->size());
+  out.push_back({pattern->replace_all(*whole, content, budget), true});
 }
 void TokenDecoder::Replace::finish(Pieces&) {}
 
@@ -160,7 +185,9 @@ TokenDecoder::TokenDecoder(const std::optional<JsonNode>& node) {
     steps_.emplace_back(SpaceBetween{});
     return;
   }
-  for (const JsonNode& component : components(*node, "decoders")) steps_.push_back(make_step(component));
+  const std::vector<JsonNode> steps = components(*node, "decoders");
+  for (const JsonNode& step : steps) steps_.push_back(make_step(step));
+  refuse_growth(steps, *node);
 }
 
 TokenDecoder::Step TokenDecoder::make_step(const JsonNode& node) {

@@ -27,7 +27,8 @@ struct TextPiece {
 /// The "decoder" of a tokenizer.json and the state of one decoding: a copy of a fresh one starts a text.
 class TokenDecoder {
  public:
-  /// @throws InputError naming a decoder that is not supported.
+  /// @throws InputError naming a decoder that is not supported, and for replacements that make one text many
+  /// times as long.
   explicit TokenDecoder(const std::optional<JsonNode>& node);
 
   /// Text that is certain after `token`; the rest of it comes with a later call.

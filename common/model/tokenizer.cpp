@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,8 +12,12 @@
 #include "common/error.h"
 #include "common/model/added_tokens.h"
 #include "common/model/bpe.h"
+#include "common/model/byte_level.h"
+#include "common/model/input_file.h"
+#include "common/model/json_file.h"
 #include "common/model/normalizer.h"
 #include "common/model/pre_tokenizer.h"
+#include "common/model/text_budget.h"
 #include "common/model/token_decoder.h"
 #include "common/model/tokenizer_json.h"
 #include "common/model/utf8.h"
@@ -23,17 +26,9 @@ namespace kvcache {
 namespace {
 
 nlohmann::json read_json(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
+  if (!has_entry(path))
     throw InputError(fmt::format("{}: no such file; texts need it, --ids does without", path.string()));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(fmt::format("{}: cannot be read", path.string()));
-  try {
-    return nlohmann::json::parse(stream);
-  } catch (const nlohmann::json::parse_error& parse_error) {
-    throw InputError(fmt::format("{}: not JSON, at byte {}", path.string(), parse_error.byte));
-  }
+  return read_json_file(path);
 }
 
 /// The "post_processor": ids around those of the text.
@@ -51,17 +46,29 @@ class PostProcessor {
     }
   }
 
-  std::vector<std::int32_t> process(std::vector<std::int32_t> ids, bool add_special) const {
+  std::vector<std::int32_t> process(std::vector<std::int32_t> ids, bool add_special,
+                                    const TextBudget& budget) const {
     for (const Template& pieces : templates_) {
       std::vector<std::int32_t> filled;
       for (const Piece& piece : pieces) {
         if (piece && !add_special) continue;
         const std::vector<std::int32_t>& added = piece ? *piece : ids;
+        budget.allow_size(filled.size() + added.size());
         filled.insert(filled.end(), added.begin(), added.end());
       }
       ids = std::move(filled);
     }
     return ids;
+  }
+
+  /// The first of the tokens that stand right in front of the text; nothing where the text comes first.
+  std::optional<std::int32_t> first_added() const {
+    std::optional<std::int32_t> first;
+    for (const Template& pieces : templates_) {
+      if (pieces.empty() || !pieces.front() || pieces.front()->empty()) continue;
+      if (!first) first = pieces.front()->front();
+    }
+    return first;
   }
 
  private:
@@ -109,11 +116,13 @@ struct Tokenizer::Impl {
 
   void add_token(std::int32_t id, const std::string& text, bool special) {
     tokens.insert_or_assign(id, Token{text, special});
+    longest = std::max(longest, std::ssize(text));
     size = std::max(size, std::int64_t{id} + 1);
   }
 
   void read_added_tokens(const JsonNode& list);
-  void encode_part(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) const;
+  void encode_part(std::string_view text, bool at_start, TextBudget& budget, std::vector<std::int32_t>& ids,
+                   std::string& left_out) const;
 
   /// What `id` adds to a decoded text; null for nothing.
   const std::string* text_of(std::int32_t id, bool skip_special) const {
@@ -135,6 +144,8 @@ struct Tokenizer::Impl {
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::unordered_map<std::int32_t, Token> tokens;  ///< by id
   std::int64_t size = 0;
+  std::int64_t longest = 0;        ///< bytes of a token, also of one that is looked for in normalized text
+  bool takes_white_space = false;  ///< some added token does, as much as is there
 };
 
 void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
@@ -143,6 +154,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   for (const JsonNode& node : list.items()) {
     AddedToken token = read_added_token(node);
     if (token.content.empty()) continue;  // can never be found; so does Hugging Face's library
+    takes_white_space = takes_white_space || token.lstrip || token.rstrip;
     if (const auto known = index_of.find(token.content); known != index_of.end()) {
       AddedToken& earlier = added[known->second];
       token.id = earlier.id;
@@ -164,23 +176,27 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
 
   for (const AddedToken& token : added) {
     // The decoder undoes what the normalizer did, hence it gets the normal form as well.
-    const std::string form = token.normalized ? normalizer.normalize(token.content) : token.content;
+    TextBudget budget(token.content.size());
+    const std::string form = token.normalized ? normalizer.normalize(token.content, budget) : token.content;
     add_token(token.id, form, token.special);
     (token.normalized ? normalized_matcher : raw_matcher).add(token, form);
   }
 }
 
 /// Encodes what lies between added tokens that are looked for in the text as it is.
-void Tokenizer::Impl::encode_part(std::string_view text, bool at_start,
-                                  std::vector<std::int32_t>& ids) const {
-  const std::string normalized = normalizer.normalize(text);
-  for (const AddedTokenMatcher::Part& part : normalized_matcher.split(normalized)) {
+void Tokenizer::Impl::encode_part(std::string_view text, bool at_start, TextBudget& budget,
+                                  std::vector<std::int32_t>& ids, std::string& left_out) const {
+  const std::string normalized = normalizer.normalize(text, budget);
+  for (const AddedTokenMatcher::Part& part : normalized_matcher.split(normalized, budget)) {
     if (part.id) {
       ids.push_back(*part.id);
       continue;
     }
     const bool part_at_start = at_start && part.text.data() == normalized.data();
-    for (const std::string& word : pre_tokenizer.words(part.text, part_at_start)) bpe.encode(word, ids);
+    for (const std::string& word : pre_tokenizer.words(part.text, part_at_start, budget)) {
+      if (!budget.spend(word.size())) budget.refuse("joining tokens");
+      bpe.encode(word, ids, left_out);
+    }
   }
 }
 
@@ -198,19 +214,28 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+Encoding Tokenizer::encode_text(std::string_view text, bool add_special, std::stop_token stop) const {
   if (const auto offset = find_invalid_utf8(text)) {
     throw InputError(fmt::format("the text is not valid UTF-8 at byte {}", *offset));
   }
-  std::vector<std::int32_t> ids;
-  for (const AddedTokenMatcher::Part& part : impl_->raw_matcher.split(text)) {
+  TextBudget budget(text.size(), std::move(stop));
+  Encoding encoding;
+  std::string left_out;  // characters as the vocabulary would have them
+  for (const AddedTokenMatcher::Part& part : impl_->raw_matcher.split(text, budget)) {
     if (part.id) {
-      ids.push_back(*part.id);
+      encoding.ids.push_back(*part.id);
     } else {
-      impl_->encode_part(part.text, part.text.data() == text.data(), ids);
+      impl_->encode_part(part.text, part.text.data() == text.data(), budget, encoding.ids, left_out);
     }
   }
-  return impl_->post_processor.process(std::move(ids), add_special);
+  const auto bytes = impl_->pre_tokenizer.spells_bytes() ? from_byte_level(left_out) : std::nullopt;
+  encoding.bytes_left_out = std::ssize(bytes.value_or(left_out));
+  if (const auto added = impl_->post_processor.first_added();
+      add_special && added && !encoding.ids.empty() && encoding.ids.front() == *added) {
+    encoding.doubled = added;
+  }
+  encoding.ids = impl_->post_processor.process(std::move(encoding.ids), add_special, budget);
+  return encoding;
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
@@ -218,6 +243,14 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   std::string text;
   for (const std::int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();
+}
+
+std::optional<std::int64_t> Tokenizer::most_bytes_of_a_token() const {
+  const std::optional<std::int64_t> shrinking = impl_->normalizer.most_shrinking();
+  const bool leaves_nothing_out = !impl_->takes_white_space && !impl_->pre_tokenizer.removes() &&
+                                  impl_->bpe.knows_everything(impl_->pre_tokenizer.spells_bytes());
+  if (!shrinking || !leaves_nothing_out) return std::nullopt;
+  return *shrinking * impl_->longest;
 }
 
 std::int64_t Tokenizer::size() const {

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,15 @@
 namespace kvcache {
 
 class TokenDecoder;
+
+/// A text as tokens.
+struct Encoding {
+  std::vector<std::int32_t> ids;    ///< in order
+  std::int64_t bytes_left_out = 0;  ///< of the text: the vocabulary has no token for them, nor an unknown one
+  /// The special token with which the text begins although the tokenizer adds it in front of every text, so
+  /// that it is there twice.
+  std::optional<std::int32_t> doubled;
+};
 
 /// The tokenizer of a Hugging Face checkpoint: byte-level BPE (GPT-2, Qwen, Llama 3) or SentencePiece-style
 /// BPE (Llama 2, TinyLlama). Immutable after loading; const calls may run on several threads.
@@ -26,16 +37,27 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;             ///< stream decoders of the other go on with this one
   Tokenizer& operator=(Tokenizer&&) noexcept;  ///< as above; those of this one must be gone
 
-  /// Token ids of `text` (UTF-8) as Hugging Face's `encode` gives them. Special tokens in the text are
-  /// recognised; with `add_special` the post-processor's template adds its own (a BOS, say).
-  /// @throws InputError when `text` is not valid UTF-8 (naming the byte offset), when the vocabulary has no
-  /// token for one of its characters and no unknown token, and when a regular expression of the file gives up
-  /// on it.
-  std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
+  /// The tokens of `text` (UTF-8) as Hugging Face's `encode` gives them. Special tokens in the text are
+  /// recognised; with `add_special` the post-processor's template adds its own (a BOS, say). Takes a time in
+  /// proportion to the text, whatever the file holds.
+  /// @param stop  ends it early, from any thread
+  /// @throws InputError when `text` is not valid UTF-8 (naming the byte offset), when the unknown token is
+  /// needed and not in the vocabulary, and when the file asks for much more work or text than a real one
+  /// does. StoppedByRequest when `stop` says so.
+  Encoding encode_text(std::string_view text, bool add_special = true, std::stop_token stop = {}) const;
+  /// Its ids alone.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const {
+    return encode_text(text, add_special).ids;
+  }
 
   /// The text of `ids`, without special tokens when `skip_special`. Bytes that form no character become
   /// U+FFFD. Ids that have no token (a padded vocabulary's tail) decode to nothing.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
+
+  /// How many bytes of a text one token stands for, at most; so a text of more bytes than that many for each
+  /// of n tokens has more than n. None where there is no bound: a file may leave out parts of a text, or make
+  /// one token of a run of characters, however long.
+  std::optional<std::int64_t> most_bytes_of_a_token() const;
 
   /// One past the largest id that has a token, added tokens included. Below it there may be ids without one.
   std::int64_t size() const;

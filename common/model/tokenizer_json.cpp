@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/error.h"
+#include "common/model/utf8.h"
 
 namespace kvcache {
 namespace {
@@ -23,8 +24,7 @@ void collect_components(const JsonNode& node, std::string_view list_key, int dep
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t most = 60;
-  const std::string shown(text.substr(0, most));
-  // Cutting may have split a character, which becomes U+FFFD.
+  const std::string shown(front_characters(text, most));
   std::string result = nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (text.size() > most) result += "...";
   return result;

@@ -37,7 +37,7 @@ class Transformer {
   /// of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.
   void forward(const PassPlan& plan, KvStore& store);
   /// Chooses token ids from the logits of the last pass; a pick's row counts the plan's logits_rows.
-  std::vector<std::int32_t> pick(std::span<const Pick> picks) { return backend_->pick(logits_, picks); }
+  std::vector<Picked> pick(std::span<const Pick> picks) { return backend_->pick(logits_, picks); }
   /// The logits of the last pass, row by row, [plan.logits_rows * vocab].
   std::vector<float> logits();
 

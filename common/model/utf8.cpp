@@ -46,6 +46,22 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::string_view front_characters(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = 0;
+  while (end < most) {
+    const std::size_t next = end + utf8_front(text.substr(end)).length;
+    if (next > most) break;
+    end = next;
+  }
+  return text.substr(0, end);
+}
+
+std::string shortened(std::string_view text, std::size_t most) {
+  const std::string front(front_characters(text, most));
+  return front.size() < text.size() ? front + "..." : front;
+}
+
 std::string take_characters(std::string& bytes) {
   std::string text;
   std::size_t offset = 0;

@@ -32,6 +32,13 @@ Utf8Front utf8_front(std::string_view bytes);
 /// Offset of the first byte that belongs to no character, or nothing when `text` is valid UTF-8.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+/// The front of `text`: as many whole characters as `most` bytes hold.
+std::string_view front_characters(std::string_view text, std::size_t most);
+
+/// `text` as a message shows it: at most its first `most` bytes, cut between characters, and "..." if it is
+/// cut.
+std::string shortened(std::string_view text, std::size_t most = 100);
+
 /// Removes from `bytes` all that is decided and returns it as text, U+FFFD for what is invalid. What stays,
 /// at most three bytes, may still become a character.
 std::string take_characters(std::string& bytes);

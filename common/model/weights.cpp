@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,6 +66,22 @@ class Slots {
     }
     add_norm("model.norm", weights.final_norm, hidden);
     if (own_head) slots_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
+  }
+
+  /// Takes out the biases that no layer stores: they are zero. transformers fills them so too, where
+  /// config.json has `attention_bias` and the files have none for some projection. A bias that only some
+  /// layers store stays, and is missing in the others.
+  void drop_biases_of_no_layer(const std::function<bool(const std::string& name)>& is_stored) {
+    constexpr std::string_view before_layer = "model.layers.";
+    const auto within_layer = [&](const Slot& slot) {
+      return slot.name.substr(slot.name.find('.', before_layer.size()) + 1);
+    };
+    std::set<std::string> somewhere;
+    for (const Slot& slot : slots_)
+      if (is_stored(slot.name)) somewhere.insert(within_layer(slot));
+    std::erase_if(slots_, [&](const Slot& slot) {
+      return slot.name.ends_with(".bias") && !somewhere.contains(within_layer(slot));
+    });
   }
 
   std::vector<Slot>::const_iterator begin() const { return slots_.begin(); }
@@ -322,7 +340,9 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   const Names names(checkpoint);
   Weights weights;
   const bool own_head = has_own_head(checkpoint, names, config);
-  const Slots slots(config, own_head, weights);
+  Slots slots(config, own_head, weights);
+  slots.drop_biases_of_no_layer(
+      [&](const std::string& name) { return checkpoint.tensors.contains(names.stored(name)); });
   refuse_unexpected(checkpoint, slots, names, config);
 
   std::vector<Match> to_convert;

@@ -67,8 +67,9 @@ using LoadProgress = std::function<void(double)>;
 ///
 /// A tied model's head is its embedding, unless the files hold both: then each is used as stored, as
 /// transformers 5 does (one of them alone serves as both). An untied model must have both. A checkpoint saved
-/// from the base model, without "model." in its names, is read too. Tensors that the configuration has no
-/// place for are errors, except stored rotation frequencies.
+/// from the base model, without "model." in its names, is read too. A bias that no layer stores is zero, as
+/// in transformers, whatever the configuration says. Tensors that the configuration has no place for are
+/// errors, except stored rotation frequencies.
 /// @throws InputError naming file and tensor: one missing, unexpected, duplicated between shards, of the
 /// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
 /// 65,504.

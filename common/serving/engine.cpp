@@ -27,6 +27,16 @@ SamplingParams sampling_of(const GenerationRequest& request, std::int64_t sample
   return params;
 }
 
+/// The request is gone with the last of them.
+template <typename Sample>
+std::vector<Sample*> open_samples(std::deque<Sample>& samples) {
+  std::vector<Sample*> open;
+  for (Sample& sample : samples) {
+    if (!sample.ended) open.push_back(&sample);
+  }
+  return open;
+}
+
 }  // namespace
 
 Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tokenizer* tokenizer,
@@ -40,7 +50,7 @@ Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tok
 
 Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t number,
                        const Tokenizer* tokenizer)
-    : ScheduledSequence{id, generation.asked.prompt_ids},
+    : ScheduledSequence{.id = id, .token_ids = generation.asked.prompt_ids, .salt = generation.asked.salt},
       generation(generation),
       number(number),
       sampler(sampling_of(generation.asked, number)),
@@ -52,7 +62,7 @@ Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t num
 
 void Engine::check(const GenerationRequest& request) const {
   check_prompt("prompt_ids", request.prompt_ids, model_.config());
-  if (const std::int64_t capacity = manager_.capacity_for(request.prompt_ids);
+  if (const std::int64_t capacity = manager_.capacity_for(request.prompt_ids, request.salt);
       std::ssize(request.prompt_ids) > capacity) {
     throw InputError(fmt::format("prompt_ids has {} tokens and the cache holds at most {} of such a sequence",
                                  request.prompt_ids.size(), capacity));
@@ -87,7 +97,6 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
   generation.open = generation.asked.samples;
   for (std::int64_t number = 0; number < generation.asked.samples; ++number)
     generation.samples.emplace_back(fresh_sequence(), generation, number, tokenizer_);
-  ++queued_;
   if (manager_.can_fork()) {
     // The others fork from the first when its prompt is computed.
     generation.samples.front().forks = generation.asked.samples - 1;
@@ -100,12 +109,7 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
 void Engine::cancel(GenerationId id) {
   const auto found = generations_.find(id);
   if (found == generations_.end()) return;
-  std::deque<Sample>& samples = found->second.samples;
-  std::vector<Sample*> open;  // the request is gone with the last of them
-  for (Sample& sample : samples) {
-    if (!sample.ended) open.push_back(&sample);
-  }
-  for (Sample* sample : open) end(*sample, "cancelled");
+  for (Sample* sample : open_samples(found->second.samples)) end(*sample, "cancelled");
 }
 
 void Engine::cancel_all() {
@@ -122,7 +126,6 @@ void Engine::fail() {
     }
   }
   generations_.clear();
-  queued_ = 0;
 }
 
 /// Ids come round after 2^31 sequences; none is so old that it would still be there, but for the pinned one.
@@ -155,9 +158,9 @@ bool Engine::run_pass(const std::function<void()>& on_planned) {
     if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
   }
   scheduler_.prepare();
-  const std::vector<std::int32_t> ids = model_.pick(picks_);  // waits for the pass
+  const std::vector<Picked> picked = model_.pick(picks_);  // waits for the pass
   const Clock::time_point computed = Clock::now();
-  for (std::size_t n = 0; n < takers_.size(); ++n) take_token(*takers_[n], ids[n]);
+  take_tokens(picked);
   totals_.model_ms += ms_between(planned, computed);
   totals_.host_ms += ms_between(begin, planned) + ms_between(computed, Clock::now());
   return true;
@@ -180,7 +183,6 @@ void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
     generation.admitted = now;
     generation.summary.queue_ms = ms_between(generation.submitted, now);
     generation.summary.cached_tokens = manager_.cached_tokens(turn.sequence->id);
-    --queued_;
   }
 }
 
@@ -197,27 +199,51 @@ void Engine::want_tokens(Sample& sample, std::int64_t row) {
     }
     scheduler_.fork(sample, children);
   }
-  for (Sample* taker : samples) {
-    taker->generation.asked.max_tokens == 0 ? end(*taker, "length") : expect_token(*taker, row);
-  }
+  for (Sample* taker : samples) expect_token(*taker, row);
 }
 
-/// A token of `sample` is on its way. If the sample ends with it whatever it is, its memory goes back now:
-/// nothing that is planned from here on runs before this pass is done.
+/// A token of `sample` is on its way; for one that wants none, its logits are looked at all the same. If the
+/// sample ends with this pass whatever the token is, its memory goes back now: nothing that is planned from
+/// here on runs before this pass is done.
 void Engine::expect_token(Sample& sample, std::int64_t row) {
   takers_.push_back(&sample);
   picks_.push_back({row, &sample.sampler});
-  sample.token_ids.push_back(kUnknownToken);
   const GenerationRequest& asked = sample.generation.asked;
+  if (asked.max_tokens > 0) sample.token_ids.push_back(kUnknownToken);
   const bool is_last = !finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
                                       asked.max_tokens, /*ignore_eos=*/true)
                             .empty();
   if (is_last) scheduler_.remove(sample);
 }
 
+/// A request with a row that gave no id ends, and no other: its client gets one answer, so its other samples
+/// end with it.
+void Engine::take_tokens(std::span<const Picked> picked) {
+  std::vector<Generation*> failed;
+  for (std::size_t n = 0; n < picked.size(); ++n) {
+    Generation& generation = takers_[n]->generation;
+    if (picked[n].ok() || !generation.error.empty()) continue;
+    generation.error = message_of(picked[n]);
+    failed.push_back(&generation);
+  }
+  for (std::size_t n = 0; n < picked.size(); ++n) {
+    if (takers_[n]->generation.error.empty()) take_token(*takers_[n], picked[n].id);
+  }
+  for (Generation* generation : failed) end_with_error(*generation);
+}
+
+/// Some of its samples may have given their memory back already, and the next pass may be planned with it:
+/// the scheduler drops that plan.
+void Engine::end_with_error(Generation& generation) {
+  const std::vector<Sample*> samples = open_samples(generation.samples);
+  for (Sample* sample : samples) scheduler_.discard(*sample, generation.summary.cached_tokens);
+  for (Sample* sample : samples) end(*sample, "error", {.error = generation.error});
+}
+
 void Engine::take_token(Sample& sample, std::int32_t id) {
   Generation& generation = sample.generation;
   const GenerationRequest& asked = generation.asked;
+  if (asked.max_tokens == 0) return end(sample, "length");
   if (!generation.began) {
     generation.began = Clock::now();
     generation.summary.prefill_ms = ms_between(*generation.admitted, *generation.began);
@@ -241,14 +267,13 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
 /// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
 void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
   Generation& generation = sample.generation;
-  if (!generation.admitted && generation.open == 1) --queued_;  // it never will
   scheduler_.remove(sample);
   sample.ended = true;
   event.sample = sample.number;
   event.finish_reason = reason;
   if (sample.decoder) {
     event.text += sample.stops.push(sample.decoder->finish());
-    if (sample.stops.stopped() && reason != "cancelled") event.finish_reason = "stop";
+    if (sample.stops.stopped() && reason != "cancelled" && reason != "error") event.finish_reason = "stop";
     event.text += sample.stops.finish();
   }
   if (--generation.open == 0) {

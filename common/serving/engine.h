@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,6 +38,7 @@ struct GenerationRequest {
   SamplingParams sampling;               ///< sample n draws with the seed `seed + n`, whatever else runs
   std::int64_t samples = 1;       ///< outputs of this prompt; where blocks can be shared they fork after it
   std::vector<std::string> stop;  ///< texts that end an output; they are not part of it
+  std::string salt;               ///< it shares blocks with those of equal salt (Work::salt)
 };
 
 /// What a request was, when it has ended.
@@ -56,9 +58,11 @@ struct GenerationEvent {
   /// Text that became certain; the texts of a sample, joined, are its output. It may come later than the id
   /// it belongs to: characters are never cut, and what might become a stop string is held back.
   std::string text = {};
-  /// The sample has ended: "stop", "length", "capacity" (as in the report), "cancelled", or "error" when the
-  /// engine has failed. Empty: it goes on.
+  /// The sample has ended: "stop", "length", "capacity" (as in the report), "cancelled", or "error". Empty:
+  /// it goes on.
   std::string finish_reason = {};
+  /// With "error", what is wrong with this request's logits. Empty: the engine has failed.
+  std::string error = {};
   std::optional<GenerationSummary> summary = {};  ///< with the last event of the request
 };
 
@@ -96,7 +100,7 @@ class Engine {
   /// computed.
   void check(const GenerationRequest& request) const;
   /// Computes a prefix that is to stay, for the prompts that begin with it; only where blocks can be shared.
-  /// @throws RunError if the pool is too small.
+  /// @throws RunError if the pool is too small, or the prefix gives logits that are not finite.
   void pin(std::span<const std::int32_t> token_ids);
 
   /// A request that passes `check` waits from now on.
@@ -111,13 +115,13 @@ class Engine {
   /// Tells all that are there that the engine has failed. No other call may follow.
   void fail();
 
-  /// Computes one pass.
+  /// Computes one pass. A request with logits that are not finite ends with "error", all samples of it, and
+  /// what it had stored cannot be found by others.
   /// @param on_planned  called before it is computed: who is admitted by it runs already
   /// @return false if there was nothing to compute: no request is there
-  /// @throws RunError when logits are not finite, or the device fails.
+  /// @throws RunError when the device fails.
   bool run_pass(const std::function<void()>& on_planned = {});
 
-  std::int64_t queued() const { return queued_; }            ///< requests that were not admitted yet
   const Scheduler& scheduler() const { return scheduler_; }  ///< who runs and who waits
   const KvManager& manager() const { return manager_; }      ///< who holds what
   const EngineTotals& totals() const { return totals_; }     ///< since the start
@@ -142,6 +146,7 @@ class Engine {
     OnGenerationEvent on_event;
     std::deque<Sample> samples;  // they stay where they are
     std::int64_t open = 0;       // samples that have not ended
+    std::string error;           // what is wrong with its logits; empty: nothing
     GenerationSummary summary;
     Clock::time_point submitted;
     std::optional<Clock::time_point> admitted, began;  // began: the first token
@@ -151,7 +156,9 @@ class Engine {
   void end_stuck(Sample& sample);
   void want_tokens(Sample& sample, std::int64_t row);
   void expect_token(Sample& sample, std::int64_t row);
+  void take_tokens(std::span<const Picked> picked);
   void take_token(Sample& sample, std::int32_t id);
+  void end_with_error(Generation& generation);
   void end(Sample& sample, const std::string& reason, GenerationEvent event = {});
   std::int32_t fresh_sequence();
 
@@ -163,9 +170,8 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<GenerationId, Generation> generations_;
   std::int32_t last_sequence_ = 0;
-  std::int64_t queued_ = 0;
   EngineTotals totals_;
-  // Of the pass: who gets a token, from which row.
+  // Of the pass: whose logits are looked at, in which row.
   std::vector<Sample*> takers_;
   std::vector<Pick> picks_;  // [takers]
 };

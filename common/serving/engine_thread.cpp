@@ -8,8 +8,8 @@
 
 namespace kvcache {
 
-EngineThread::EngineThread(Engine& engine, std::int64_t max_queued)
-    : engine_(engine), max_queued_(max_queued) {
+EngineThread::EngineThread(Engine& engine, std::int64_t max_requests)
+    : engine_(engine), max_requests_(max_requests) {
   update_status();
   thread_ = std::thread([this] { work(); });
 }
@@ -57,7 +57,6 @@ void EngineThread::serve() {
       count_sequences();  // the pass may be long
     });
     lock.lock();
-    queued_requests_ = engine_.queued();
     if (wanted_ || !worked) update_status();
     if (worked || stopping_ || !orders_.empty()) continue;
     idle_ = true;
@@ -81,7 +80,6 @@ void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
-  queued_requests_ = engine_.queued();
   count_sequences();
 }
 
@@ -128,10 +126,24 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   engine_.check(request);
   const std::lock_guard lock(mutex_);
   if (closed_) return Refusal::closed;
-  if (ordered_requests_ + queued_requests_ >= max_queued_) return Refusal::queue_full;
+  if (requests_ >= max_requests_) return Refusal::queue_full;
+  ++requests_;
   ++ordered_requests_;
-  enqueue(Submission{++last_id_, std::move(request), std::move(on_event), arrived});
+  // It makes room before its listener hears that it has ended, so whoever hears it may submit another.
+  auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
+    if (event.summary) {
+      const std::lock_guard ended(mutex_);
+      --requests_;
+    }
+    on_event(event);
+  };
+  enqueue(Submission{++last_id_, std::move(request), std::move(tell), arrived});
   return last_id_;
+}
+
+std::int64_t EngineThread::requests() const {
+  const std::lock_guard lock(mutex_);
+  return requests_;
 }
 
 void EngineThread::cancel(GenerationId id) {

@@ -53,14 +53,13 @@ class EngineThread {
  public:
   /// Why a request was not taken. Neither is the client's fault.
   enum class Refusal : std::uint8_t {
-    queue_full,  ///< later there may be room
+    queue_full,  ///< later there may be room: each request that ends makes some
     closed,      ///< it is being shut down, or has failed
   };
 
   /// Starts the thread. Nobody else may use `engine` from now on, but for `check`.
-  /// @param max_queued  requests that were not admitted yet, at most; one that is counts until its first
-  /// pass is done
-  EngineThread(Engine& engine, std::int64_t max_queued);
+  /// @param max_requests  that are there at a time, running and waiting, at most
+  EngineThread(Engine& engine, std::int64_t max_requests);
   /// Cancels what is there.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
@@ -72,6 +71,10 @@ class EngineThread {
   /// @throws InputError as Engine::check
   std::variant<GenerationId, Refusal> submit(GenerationRequest request, OnGenerationEvent on_event,
                                              Engine::Clock::time_point arrived = Engine::Clock::now());
+  /// Requests that are there at most.
+  std::int64_t max_requests() const { return max_requests_; }
+  /// Requests that are there: submitted, and not ended.
+  std::int64_t requests() const;
   /// Ends a request before the next pass. Its listener is told, unless it was before.
   void cancel(GenerationId id);
 
@@ -108,12 +111,13 @@ class EngineThread {
   void enqueue(Order order);
 
   Engine& engine_;
-  const std::int64_t max_queued_;
+  const std::int64_t max_requests_;
 
-  std::mutex mutex_;  // of all that follows
+  mutable std::mutex mutex_;  // of all that follows
   std::condition_variable ordered_, looked_;
   std::deque<Order> orders_;
-  std::int64_t ordered_requests_ = 0, queued_requests_ = 0;  // not in the engine yet; there, but not admitted
+  std::int64_t requests_ = 0;          // that have not ended
+  std::int64_t ordered_requests_ = 0;  // of them, not in the engine yet
   GenerationId last_id_ = 0;
   bool closed_ = false, stopping_ = false;
   bool idle_ = false;          // the thread sleeps or has ended, and status_ says how the engine is

@@ -2,7 +2,9 @@
 /// See generate_request.h.
 #include "common/serving/generate_request.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "common/error.h"
 #include "common/serving/request_fields.h"
@@ -15,10 +17,12 @@ using Json = AnswerForm::Json;
 
 constexpr std::int64_t kLargestCount = std::numeric_limits<std::int32_t>::max();
 
-Json usage_of(const GenerationSummary& summary) {
-  return {{"prompt_tokens", summary.prompt_tokens},
-          {"cached_tokens", summary.cached_tokens},
-          {"generated_tokens", summary.generated_tokens}};
+Json usage_of(const GenerationSummary& summary, std::int64_t bytes_left_out) {
+  Json usage = {{"prompt_tokens", summary.prompt_tokens},
+                {"cached_tokens", summary.cached_tokens},
+                {"generated_tokens", summary.generated_tokens}};
+  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;
+  return usage;
 }
 
 Json timings_of(const GenerationSummary& summary) {
@@ -33,30 +37,38 @@ Json json_of(const GeneratedOutput& output) {
 /// The form of POST /generate.
 class GenerateForm final : public AnswerForm {
  public:
+  /// @param bytes_left_out  of the prompt: told where there are any
+  explicit GenerateForm(std::int64_t bytes_left_out) : bytes_left_out_(bytes_left_out) {}
+
   /// The first sample stands at the top, where it is when it is the only one.
   Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
     Json answer = json_of(outputs.front());
     if (outputs.size() > 1) {
       for (const GeneratedOutput& output : outputs) answer["samples"].push_back(json_of(output));
     }
-    answer["usage"] = usage_of(summary);
+    answer["usage"] = usage_of(summary, bytes_left_out_);
     answer["timings"] = timings_of(summary);
     return answer;
   }
 
-  std::vector<Json> parts(const GenerationEvent& event) const override {
-    Json part = {{"sample", event.sample}, {"text", event.text}};
-    if (event.id) part["id"] = *event.id;
-    if (!event.finish_reason.empty()) part["finish_reason"] = event.finish_reason;
-    if (event.summary) {
-      part["usage"] = usage_of(*event.summary);
-      part["timings"] = timings_of(*event.summary);
+  /// One token has an `id`; several, for a client that reads too slowly for an event each, have `ids`.
+  std::vector<Json> events(const AnswerPart& part) const override {
+    Json event = {{"sample", part.sample}, {"text", part.text}};
+    if (part.ids.size() == 1) event["id"] = part.ids.front();
+    if (part.ids.size() > 1) event["ids"] = part.ids;
+    if (!part.finish_reason.empty()) event["finish_reason"] = part.finish_reason;
+    if (part.summary) {
+      event["usage"] = usage_of(*part.summary, bytes_left_out_);
+      event["timings"] = timings_of(*part.summary);
     }
-    return {part};
+    return {event};
   }
+
+ private:
+  std::int64_t bytes_left_out_;
 };
 
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+Encoding prompt_of(const RequestFields& fields, const std::string& salt, const ServedModel& model) {
   const std::optional<std::string> text = fields.text("prompt");
   const nlohmann::json* const list = fields.find("prompt_ids");
   if (text && list != nullptr)
@@ -64,10 +76,14 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   if (!text && list == nullptr)
     throw RequestError(400, "prompt", "there is no prompt; give a text as prompt or token ids as prompt_ids");
   const std::string name = text ? "prompt" : "prompt_ids";
-  std::vector<std::int32_t> ids =
-      text ? encode_prompt(*text, name, model) : token_ids_of(*list, name, model.config->vocab_size);
-  check_prompt_length(ids, name, model);
-  return ids;
+  Encoding prompt;
+  if (text) {
+    prompt = encode_prompt(fields, *text, name, model);
+  } else {
+    prompt.ids = token_ids_of(*list, name, model.config->vocab_size);
+  }
+  check_prompt_length(prompt.ids, name, salt, model);
+  return prompt;
 }
 
 }  // namespace
@@ -78,32 +94,56 @@ void read_common_fields(const RequestFields& fields, const ServedModel& model, G
   request.sampling.top_k = top_k == -1 ? 0 : top_k;  // both are off
   request.samples = fields.whole_number("n", 1, model.max_sequences).value_or(1);
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
+  request.salt = fields.salt().value_or("");
+  fields.flag("add_special_tokens");  // where the prompt is no text it has nothing to say, but must be right
   request.stop = fields.stop_strings("stop").value_or(std::vector<std::string>());
   if (!request.stop.empty() && model.tokenizer == nullptr)
     throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
 }
 
-std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
-                                        const ServedModel& model) {
+/// A text that no encoding makes short enough is refused before it is encoded, which takes long.
+void check_text_length(const std::string& text, const std::string& name, const ServedModel& model) {
+  const std::int64_t tokens = std::min(model.config->max_position_embeddings - 1, model.manager->capacity());
+  const std::optional<std::int64_t> bytes_of_a_token = model.tokenizer->most_bytes_of_a_token();
+  if (!bytes_of_a_token || std::ssize(text) <= tokens * *bytes_of_a_token) return;
+  throw RequestError(
+      422, name,
+      fmt::format("{} has {} bytes, and no text of more than {} is short enough: at most {} tokens fit", name,
+                  text.size(), tokens * *bytes_of_a_token, tokens));
+}
+
+Encoding encode_prompt(const RequestFields& fields, const std::string& text, const std::string& name,
+                       const ServedModel& model) {
   if (model.tokenizer == nullptr)
     throw RequestError(400, name, name + " is a text, and this model has no tokenizer; give token ids");
+  check_text_length(text, name, model);
+  Encoding encoding;
   try {
-    return model.tokenizer->encode(text);
+    encoding = model.tokenizer->encode_text(
+        text, fields.flag("add_special_tokens").value_or(model.add_special_tokens), model.stop);
   } catch (const InputError& error) {
     throw RequestError(400, name, name + ": " + error.what());
   }
+  // A tokenizer may have tokens that were added after the model was trained.
+  const std::int64_t vocab_size = model.config->vocab_size;
+  for (const std::int32_t id : encoding.ids) {
+    if (id >= vocab_size)
+      throw RequestError(400, name,
+                         fmt::format("{} has a token with id {}, and this model has those from 0 to {} alone",
+                                     name, id, vocab_size - 1));
+  }
+  return encoding;
 }
 
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
-                         const ServedModel& model) {
+                         const std::string& salt, const ServedModel& model) {
   const std::int64_t length = std::ssize(ids), context = model.config->max_position_embeddings;
   if (length == 0) throw RequestError(400, name, name + " has no token; give at least one");
   if (length >= context)
-    throw RequestError(
-        422, name,
-        fmt::format("{} has {} tokens and the model's context is {}; it must leave room for one more", name,
-                    length, context));
-  if (const std::int64_t capacity = model.manager->capacity_for(ids); length > capacity)
+    throw RequestError(422, name,
+                       fmt::format("{} has {} tokens and {}; it must leave room for one more", name, length,
+                                   model.config->context_sentence()));
+  if (const std::int64_t capacity = model.manager->capacity_for(ids, salt); length > capacity)
     throw RequestError(422, name,
                        fmt::format("{} has {} tokens and the cache holds at most {} of such a sequence", name,
                                    length, capacity));
@@ -112,7 +152,7 @@ void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string
 AskedGeneration read_generate_request(std::string_view body, const ServedModel& model) {
   const RequestFields fields(body);
   fields.refuse_others({"prompt", "prompt_ids", "max_tokens", "temperature", "top_k", "top_p", "seed", "n",
-                        "stop", "ignore_eos", "stream"});
+                        "stop", "ignore_eos", "stream", "add_special_tokens", "cache_salt", "salt"});
   AskedGeneration asked;
   GenerationRequest& request = asked.request;
   read_common_fields(fields, model, request);
@@ -121,8 +161,9 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   sampling.seed = fields.seed("seed").value_or(0);
   asked.stream = fields.flag("stream").value_or(false);
-  request.prompt_ids = prompt_of(fields, model);
-  asked.form = std::make_unique<GenerateForm>();
+  Encoding prompt = prompt_of(fields, request.salt, model);
+  request.prompt_ids = std::move(prompt.ids);
+  asked.form = std::make_unique<GenerateForm>(prompt.bytes_left_out);
   return asked;
 }
 

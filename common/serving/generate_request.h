@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct ServedModel {
   const Tokenizer* tokenizer;      ///< nullptr: there are ids alone
   const KvManager* manager;        ///< asked for its capacity alone
   std::int64_t max_sequences = 0;  ///< running at a time
+  bool add_special_tokens = true;  ///< to the texts of requests that do not say
+  std::stop_token stop = {};       ///< requested when the server ends: texts are encoded no further
 };
 
 /// One output of a request.
@@ -32,6 +35,16 @@ struct GeneratedOutput {
   std::vector<std::int32_t> ids;  ///< with the one that ended it, if one did
   std::string text;               ///< without that one and what stood behind a stop string
   std::string finish_reason;      ///< as in GenerationEvent
+};
+
+/// What is told of one sample at a time: what an event says, or several one after the other.
+struct AnswerPart {
+  std::int64_t sample = 0;                        ///< from 0
+  std::vector<std::int32_t> ids = {};             ///< chosen
+  std::string text = {};                          ///< that became certain
+  std::string finish_reason = {};                 ///< as in GenerationEvent
+  std::string error = {};                         ///< as in GenerationEvent
+  std::optional<GenerationSummary> summary = {};  ///< with the last of the request
 };
 
 /// How the answer to one request is written down.
@@ -43,8 +56,8 @@ class AnswerForm {
   virtual ~AnswerForm() = default;
   /// An answer as a whole.
   virtual Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const = 0;
-  /// The parts of a stream that an event gives, in order; the last one comes with a summary.
-  virtual std::vector<Json> parts(const GenerationEvent& event) const = 0;
+  /// The events of a stream that tell a part, in order; the last one comes with a summary.
+  virtual std::vector<Json> events(const AnswerPart& part) const = 0;
 };
 
 /// What a client asks for, checked against the model.
@@ -60,17 +73,17 @@ AskedGeneration read_generate_request(std::string_view body, const ServedModel& 
 
 // What both forms have in common.
 
-/// The fields max_tokens, top_k, n, stop and ignore_eos, where they are given.
+/// The fields max_tokens, top_k, n, stop, ignore_eos and the salt, where they are given.
 /// @throws RequestError
 void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request);
-/// The token ids of a text.
+/// The tokens of a text; the field add_special_tokens says whether the tokenizer adds its own.
 /// @param name  of the field it stands in
-/// @throws RequestError
-std::vector<std::int32_t> encode_prompt(const std::string& text, const std::string& name,
-                                        const ServedModel& model);
+/// @throws RequestError, StoppedByRequest
+Encoding encode_prompt(const RequestFields& fields, const std::string& text, const std::string& name,
+                       const ServedModel& model);
 /// @throws RequestError with status 400 for a prompt without a token, with 422 for one that is too long for
-/// the model or its cache.
+/// the model or, with the request's salt, for its cache.
 void check_prompt_length(const std::vector<std::int32_t>& ids, const std::string& name,
-                         const ServedModel& model);
+                         const std::string& salt, const ServedModel& model);
 
 }  // namespace kvcache

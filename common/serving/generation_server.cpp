@@ -2,6 +2,7 @@
 /// See generation_server.h. Read `handle` first.
 #include "common/serving/generation_server.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdio>
@@ -10,6 +11,8 @@
 
 #include "common/cli/print.h"
 #include "common/error.h"
+#include "common/model/text_budget.h"
+#include "common/model/utf8.h"
 #include "common/serving/live_page.h"
 #include "common/serving/metrics.h"
 #include "common/serving/openai.h"
@@ -45,8 +48,8 @@ HttpAnswer json_answer(const Json& json, unsigned status = 200) {
   return answer;
 }
 
-HttpAnswer later(HttpAnswer answer) {
-  answer.headers.emplace_back("Retry-After", "1");
+HttpAnswer later(HttpAnswer answer, std::int64_t seconds = 1) {
+  answer.headers.emplace_back("Retry-After", std::to_string(seconds));
   return answer;
 }
 
@@ -60,10 +63,16 @@ class GenerationServer::Answering {
         form_(std::move(asked.form)),
         stream_(asked.stream),
         outputs_(static_cast<std::size_t>(asked.request.samples)) {}
+  /// To be called once it has an owner.
+  void listen_to(const std::shared_ptr<Answering>& self) {
+    exchange_->on_caught_up([weak = std::weak_ptr(self)] {
+      if (const auto answering = weak.lock()) answering->send_waiting();
+    });
+  }
 
   void hear(const GenerationEvent& event) {
     if (done_ || exchange_->departed()) return;
-    if (!begun_ && ends_early(event)) return refuse(event.finish_reason);
+    if (!begun_ && ends_early(event)) return refuse(event);
     GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
     output.finish_reason = event.finish_reason;
     stream_ ? send(event) : collect(event, output);
@@ -82,19 +91,41 @@ class GenerationServer::Answering {
   static bool ends_early(const GenerationEvent& event) {
     return event.finish_reason == "error" || event.finish_reason == "cancelled";
   }
-  void refuse(const std::string& reason) {
+  void refuse(const GenerationEvent& event) {
     done_ = true;
-    exchange_->answer(reason == "error" ? error_answer(503, "the engine has failed")
-                                        : later(error_answer(503, "the server is shutting down")));
+    if (event.finish_reason == "cancelled")
+      return exchange_->answer(later(error_answer(503, "the server is shutting down")));
+    exchange_->answer(event.error.empty() ? error_answer(503, "the engine has failed")
+                                          : error_answer(500, event.error));
   }
 
+  /// A client that keeps up gets each event as it comes. Where one does not, events of a sample become one.
   void send(const GenerationEvent& event) {
     if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
-    for (const Json& part : form_->parts(event)) exchange_->send("data: " + text_of(part) + "\n\n");
-    if (event.summary) end_stream();
+    add_to_waiting(event);
+    if (event.summary) return end_stream();
+    if (!exchange_->is_behind()) send_waiting();
+  }
+  void add_to_waiting(const GenerationEvent& event) {
+    auto part = std::ranges::find(waiting_, event.sample, &AnswerPart::sample);
+    if (part == waiting_.end()) part = waiting_.insert(part, {.sample = event.sample});
+    if (event.id) part->ids.push_back(*event.id);
+    part->text += event.text;
+    part->finish_reason = event.finish_reason;
+    part->error = event.error;
+    part->summary = event.summary;
+    if (event.summary) std::rotate(part, part + 1, waiting_.end());  // it is told last
+  }
+  void send_waiting() {
+    for (const AnswerPart& part : std::exchange(waiting_, {})) {
+      std::vector<Json> events = form_->events(part);
+      if (!part.error.empty()) events.front().update(error_json(500, part.error));
+      for (const Json& told : events) exchange_->send("data: " + text_of(told) + "\n\n");
+    }
   }
   void end_stream() {
     done_ = true;
+    send_waiting();
     exchange_->send("data: [DONE]\n\n");
     exchange_->end_stream();
   }
@@ -111,12 +142,13 @@ class GenerationServer::Answering {
   std::unique_ptr<AnswerForm> form_;
   bool stream_, begun_ = false, done_ = false;
   std::vector<GeneratedOutput> outputs_;  // [samples]
+  std::vector<AnswerPart> waiting_;       // for the client of a stream to catch up; of a sample at most one
 };
 
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
     : settings_(settings),
       model_name_(model_name),
-      reader_(std::make_unique<boost::asio::thread_pool>(1)),
+      readers_(std::make_unique<boost::asio::thread_pool>(2)),
       looker_(std::make_unique<boost::asio::thread_pool>(1)),
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
@@ -134,7 +166,8 @@ GenerationServer::~GenerationServer() {
 /// Until nothing is at work any more. What was still to be read is given up.
 void GenerationServer::wait() {
   http_.wait();
-  for (const auto& worker : {reader_.get(), looker_.get()}) {
+  stop_reading_.request_stop();
+  for (const auto& worker : {readers_.get(), looker_.get()}) {
     worker->stop();
     worker->join();
   }
@@ -145,6 +178,7 @@ void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
   http_.post([&] {
     engine_ = &engine;
     model_ = model;
+    model_.stop = stop_reading_.get_token();
     on_ready();
   });
   wait();
@@ -155,6 +189,8 @@ void GenerationServer::end() {
   http_.post([this] {
     if (std::exchange(ending_, true)) return;
     if (engine_ != nullptr) engine_->close();
+    for (const UnreadRequest& request : unread_.take_all()) request.exchange->answer(not_serving());
+    stop_reading_.request_stop();  // nothing that is still read would be taken
     http_.end_when_answered();
     http_.post_after(settings_.finish, [this] {
       if (engine_ != nullptr) engine_->cancel_all();
@@ -199,13 +235,13 @@ void GenerationServer::handle(const Exchange& exchange) {
     if (request.path != route.path) continue;
     const bool reads = std::string_view(route.method) == "GET";
     if (request.method == route.method || (reads && request.method == "HEAD")) return route.answer();
-    HttpAnswer answer =
-        error_answer(405, fmt::format("{} takes {}, not {}", request.path, route.method, request.method));
+    HttpAnswer answer = error_answer(
+        405, fmt::format("{} takes {}, not {}", request.path, route.method, shortened(request.method)));
     answer.headers.emplace_back("Allow", reads ? "GET, HEAD" : route.method);
     return exchange->answer(answer);
   }
-  exchange->answer(
-      error_answer(404, fmt::format("there is no {}; there are {}", request.path, fmt::join(paths, ", "))));
+  exchange->answer(error_answer(
+      404, fmt::format("there is no {}; there are {}", shortened(request.path), fmt::join(paths, ", "))));
 }
 
 HttpAnswer GenerationServer::not_serving() const {
@@ -213,20 +249,62 @@ HttpAnswer GenerationServer::not_serving() const {
   return later(error_answer(503, ending_ ? "the server is shutting down" : "the model is being loaded"));
 }
 
+/// The request waits for a reader, unless as many are there as may be.
 void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
-  boost::asio::post(*reader_, [this, exchange, read = std::move(read), body = exchange->take_body(),
-                               arrived = Engine::Clock::now()] {
-    HttpAnswer refusal;
+  const std::int64_t line = requests();
+  if (line >= engine_->max_requests() ||
+      !unread_.add({exchange, exchange->take_body(), std::move(read), Engine::Clock::now()}))
+    return refuse_one_too_many(exchange);
+  pace_.note_taken(line);
+  exchange->on_departure([this, left = exchange.get()] { unread_.drop(*left); });
+  read_next(UnreadRequests::Reader::of_all);
+  read_next(UnreadRequests::Reader::of_short);
+}
+
+void GenerationServer::refuse_one_too_many(const Exchange& exchange) {
+  const std::int64_t seconds = pace_.retry_after(requests(), Pace::Clock::now());
+  exchange->answer(later(error_answer(429, "as many requests wait as may; try again later"), seconds));
+}
+
+/// Requests that are not with the engine yet.
+std::int64_t GenerationServer::requests_to_read() const {
+  return unread_.size() + std::ssize(reading_);
+}
+
+/// Requests that are there: to be read, waiting or running.
+std::int64_t GenerationServer::requests() const {
+  return requests_to_read() + engine_->requests();
+}
+
+/// Gives a reader that has nothing to do its next request.
+void GenerationServer::read_next(UnreadRequests::Reader reader) {
+  if (reading_.contains(reader)) return;
+  std::optional<UnreadRequest> next = unread_.take(reader);
+  if (!next) return;
+  reading_.insert(reader);
+  boost::asio::post(*readers_, [this, reader, request = *std::move(next)]() mutable {
+    std::shared_ptr<AskedGeneration> asked;
+    std::optional<HttpAnswer> refusal;
     try {
-      const auto asked = std::make_shared<AskedGeneration>(read(body));
-      return http_.post([this, exchange, asked, arrived] { submit(exchange, std::move(*asked), arrived); });
+      asked = std::make_shared<AskedGeneration>(request.read(request.body));
+    } catch (const StoppedByRequest&) {
+      // The server ends.
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
       refusal = error_answer(500, error.what());
     }
-    http_.post([exchange, refusal] { exchange->answer(refusal); });
+    http_.post(
+        [this, reader, exchange = std::move(request.exchange), asked, refusal, arrived = request.arrived] {
+          reading_.erase(reader);
+          if (asked) {
+            submit(exchange, std::move(*asked), arrived);
+          } else {
+            exchange->answer(refusal.value_or(not_serving()));
+          }
+          read_next(reader);
+        });
   });
 }
 
@@ -234,13 +312,16 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
                               Engine::Clock::time_point arrived) {
   if (exchange->departed()) return;
   const auto answering = std::make_shared<Answering>(exchange, asked);
+  answering->listen_to(answering);
   std::erase_if(answering_, [](const auto& other) { return other.expired(); });
   answering_.push_back(answering);
   // The engine tells its own thread; here it is heard by the server's.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
-      if (event.finish_reason == "error") note_failure(engine_->status(milliseconds(0)).failure);
+      if (event.finish_reason == "error" && event.error.empty())
+        note_failure(engine_->status(milliseconds(0)).failure);
       if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
+      if (event.summary) pace_.note_end(Pace::Clock::now());
       answering->hear(event);
     });
   };
@@ -253,7 +334,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   if (const auto* refusal = std::get_if<EngineThread::Refusal>(&submitted)) {
     note_failure(engine_->status(milliseconds(0)).failure);  // it may have failed just now
     if (*refusal == EngineThread::Refusal::closed) return exchange->answer(not_serving());
-    return exchange->answer(later(error_answer(429, "as many requests wait as may; try again later")));
+    return refuse_one_too_many(exchange);
   }
   exchange->on_departure([this, id = std::get<GenerationId>(submitted)] { engine_->cancel(id); });
 }
@@ -316,10 +397,11 @@ void GenerationServer::ask_for_status() {
   status_is_coming_ = true;
   boost::asio::post(*looker_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
                                users = std::exchange(status_users_, {})] {
-    const auto status = std::make_shared<const EngineStatus>(engine->status(kStatusWait, with_cache));
+    const auto status = std::make_shared<EngineStatus>(engine->status(kStatusWait, with_cache));
     http_.post([this, status, users] {
       status_is_coming_ = false;
       note_failure(status->failure);
+      status->waiting += requests_to_read();
       for (const auto& use : users) use(*status);
       if (!status_users_.empty() && !status_is_coming_) ask_for_status();
     });

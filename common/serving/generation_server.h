@@ -1,6 +1,6 @@
 /// @file
 /// An engine behind HTTP: what each address answers, and how a request's life and a client's hang together.
-/// Requests are read and the engine is looked at by a worker's thread, so that the server's own never waits.
+/// Requests are read and the engine is looked at by workers' threads, so that the server's own never waits.
 /// Described in docs/serving.md.
 #pragma once
 
@@ -8,12 +8,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "common/serving/engine_thread.h"
 #include "common/serving/generate_request.h"
 #include "common/serving/http_server.h"
+#include "common/serving/waiting_line.h"
 
 namespace boost::asio {
 class thread_pool;
@@ -58,6 +61,10 @@ class GenerationServer {
   void wait();
   void handle(const Exchange& exchange);
   void answer_generation(const Exchange& exchange, Read read);
+  void refuse_one_too_many(const Exchange& exchange);
+  void read_next(UnreadRequests::Reader reader);
+  std::int64_t requests_to_read() const;
+  std::int64_t requests() const;
   void submit(const Exchange& exchange, AskedGeneration asked, Engine::Clock::time_point arrived);
   void answer_health(const Exchange& exchange);
   void answer_metrics(const Exchange& exchange);
@@ -79,13 +86,17 @@ class GenerationServer {
   std::string failure_;
   std::uint64_t requests_ = 0;
   std::map<std::string, std::int64_t> outputs_;  // ended, by reason
+  UnreadRequests unread_;
+  std::set<UnreadRequests::Reader> reading_;  // those that are at work
+  Pace pace_;
   std::vector<std::function<void(const EngineStatus&)>> status_users_;
   bool status_is_coming_ = false, cache_is_wanted_ = false;
 
   std::vector<std::weak_ptr<Answering>> answering_;  // what is not answered yet, and some that is
 
-  // A thread each: reading a long prompt takes time, and so does waiting for the engine to tell how it is.
-  std::unique_ptr<boost::asio::thread_pool> reader_, looker_;
+  std::stop_source stop_reading_;
+  // Reading a long prompt takes time, and so does waiting for the engine to tell how it is.
+  std::unique_ptr<boost::asio::thread_pool> readers_, looker_;
   HttpServer http_;  // the last: its thread uses all of the above
 };
 

@@ -8,6 +8,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +57,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void close();
   /// Whether there is a request that is not answered to the end.
   bool is_busy() const { return exchange_ != nullptr; }
+  /// Since when nothing has been asked; nothing if a request is there, or on its way.
+  std::optional<std::chrono::steady_clock::time_point> idle_since() const;
 
  private:
   class Exchange;
@@ -79,9 +83,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void write_head(unsigned status, const HttpAnswer& answer, std::string_view framing);
   void write(std::string_view bytes);
   void send_more();
+  void send_rest();
+  void go_on_sending();
   void all_sent();
   void leave();
 
+  void become_idle();
+  void await_taking();
+  std::uint64_t taken();
   void set_deadline(std::chrono::milliseconds time);
   void clear_deadline();
   void deadline_passed();
@@ -90,6 +99,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnectionOwner& owner_;
   boost::asio::steady_timer timer_;
   State state_ = State::idle;
+  std::chrono::steady_clock::time_point idle_since_;  // where it is
 
   std::array<char, 8192> incoming_;  // of the pending read
   std::string unparsed_;             // input that no parser has taken
@@ -102,6 +112,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool answered_ = false;               // all of the answer is in the two below, or sent
 
   std::string sending_, unsent_;  // on its way; not yet
+  std::size_t sent_ = 0;          // of the first: the system has it
+  std::uint64_t given_ = 0;       // bytes that the system has had, of all answers
+  std::uint64_t taken_ = 0;       // of them by the client, when it was looked at last
 };
 
 }  // namespace kvcache

@@ -36,14 +36,24 @@ std::optional<std::string_view> host_of(std::string_view authority) {
 std::string without_escapes(std::string_view path) {
   std::string plain;
   for (std::size_t at = 0; at < path.size(); ++at) {
-    int code = 0;
     const std::string_view digits = path[at] == '%' ? path.substr(at + 1, 2) : "";
-    const char* const end = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16).ptr;
-    const bool is_escape = digits.size() == 2 && end == digits.data() + 2;
+    const bool is_escape =
+        digits.size() == 2 && digits.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+    unsigned code = 0;
+    if (is_escape) std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
     plain += is_escape ? static_cast<char>(code) : path[at];
     at += is_escape ? 2 : 0;
   }
   return plain;
+}
+
+/// The Content-Encoding of a message, in one line.
+std::string coding_of(const HttpMessage& message) {
+  std::string coding;
+  const auto [begin, end] = message.equal_range(http::field::content_encoding);
+  for (auto field = begin; field != end; ++field)
+    coding += (coding.empty() ? "" : ", ") + std::string(text_of(field->value()));
+  return coding;
 }
 
 /// Whether a browser says that the page that asks is of another site. Sec-Fetch-Site is sent to this machine
@@ -87,6 +97,7 @@ HttpRequest request_of(HttpMessage&& message) {
   request.path = without_escapes(target.substr(0, target.find('?')));
   if (request.path.empty()) request.path = "/";
   request.host = host_of(host).value_or("?");
+  request.coding = coding_of(message);
   request.cross_site = is_cross_site(message);
   request.body = std::move(message.body());
   return request;

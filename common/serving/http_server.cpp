@@ -18,6 +18,7 @@
 #include <unordered_set>
 
 #include "common/error.h"
+#include "common/model/utf8.h"
 #include "common/serving/http_connection.h"
 #include "fmt/format.h"
 
@@ -60,6 +61,11 @@ tcp::acceptor listen_at(asio::io_context& io, const std::string& host, int port,
   return acceptor;
 }
 
+/// Whether a Content-Encoding leaves a body as it is.
+bool is_plain(const std::string& coding) {
+  return coding.empty() || boost::beast::iequals(coding, "identity");
+}
+
 std::string url_of(const tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
   return fmt::format("http://{}:{}", endpoint.address().is_v6() ? "[" + host + "]" : host, endpoint.port());
@@ -67,18 +73,22 @@ std::string url_of(const tcp::endpoint& endpoint) {
 
 }  // namespace
 
-HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
+nlohmann::ordered_json error_json(unsigned status, const std::string& message, const std::string& field) {
   const char* const type = status == 429  ? "rate_limit_error"
                            : status < 500 ? "invalid_request_error"
                                           : "server_error";
   const nlohmann::ordered_json named =
       field.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(field);
-  const nlohmann::ordered_json json = {
-      {"error",
-       {{"message", message}, {"type", type}, {"field", named}, {"param", named}, {"code", nullptr}}}};
+  return {{"error",
+           {{"message", message}, {"type", type}, {"field", named}, {"param", named}, {"code", nullptr}}}};
+}
+
+HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
   HttpAnswer answer;
   answer.status = status;
-  answer.body = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  answer.body = error_json(status, message, field)
+                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                "\n";
   return answer;
 }
 
@@ -149,9 +159,17 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     if (request.cross_site && request.method != "GET" && request.method != "HEAD")
       return exchange->answer(error_answer(403, "a page of another site may not ask this"));
     if (listens_to_this_machine_alone() && !is_this_machine(request.host))
-      return exchange->answer(error_answer(
-          403,
-          fmt::format("Host is {}, and only this machine is listened to; ask {}", request.host, address_)));
+      return exchange->answer(
+          error_answer(403, fmt::format("Host is {}, and only this machine is listened to; ask {}",
+                                        shortened(request.host), address_)));
+    if (!request.body.empty() && !is_plain(request.coding)) {
+      HttpAnswer answer = error_answer(
+          415,
+          fmt::format("Content-Encoding is {}, and bodies are read as they are alone; send it without one",
+                      shortened(request.coding)));
+      answer.headers.emplace_back("Accept-Encoding", "identity");
+      return exchange->answer(answer);
+    }
     try {
       handler_(exchange);
     } catch (const std::exception& error) {
@@ -197,6 +215,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     });
   }
   void take(tcp::socket socket) {
+    if (connections_.size() >= limits_.connections) close_longest_idle();
     if (connections_.size() >= 2 * limits_.connections) return;  // too many even of those turned away
     const bool is_one_too_many = connections_.size() >= limits_.connections;
     const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
@@ -204,9 +223,24 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     is_one_too_many ? connection->turn_away() : connection->start();
   }
 
+  /// Makes room for one more. A client that wants to go on connects again; its idle connection may end at any
+  /// time anyhow.
+  void close_longest_idle() {
+    std::shared_ptr<HttpConnection> longest_idle;
+    auto first = std::chrono::steady_clock::time_point::max();
+    for (const auto& connection : connections_) {
+      const auto since = connection->idle_since();
+      if (!since || *since >= first) continue;
+      first = *since;
+      longest_idle = connection;
+    }
+    if (longest_idle) longest_idle->close();
+  }
+
   bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
   /// A name that nobody else can have given to this machine.
-  bool is_this_machine(const std::string& host) const {
+  bool is_this_machine(std::string host) const {
+    if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a name that is complete, as DNS writes it
     error_code is_no_address;
     asio::ip::make_address(host, is_no_address);
     return !is_no_address || host.empty() || boost::beast::iequals(host, "localhost") ||

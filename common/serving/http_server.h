@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,12 +20,12 @@ namespace kvcache {
 struct HttpLimits {
   std::size_t header_bytes = 16 << 10;      ///< of one request
   std::size_t body_bytes = 1 << 20;         ///< of one request
-  std::size_t unsent_bytes = 256 << 10;     ///< of a streamed answer that the client has not taken
+  std::size_t unsent_bytes = 64 << 10;      ///< of a stream that wait, before its sender is to join parts
   int socket_bytes = 64 << 10;              ///< of an answer, that wait in the system
   std::size_t connections = 256;            ///< open at a time
   std::chrono::milliseconds read{10'000};   ///< from the first byte of a request to its last
   std::chrono::milliseconds idle{20'000};   ///< between requests
-  std::chrono::milliseconds write{20'000};  ///< for a client to take what is ready
+  std::chrono::milliseconds write{20'000};  ///< for a client to take any of what is ready
   std::chrono::milliseconds linger{1'000};  ///< for a client to read why it is being left
 };
 
@@ -33,6 +34,7 @@ struct HttpRequest {
   std::string method;       ///< "GET", ...
   std::string path;         ///< without a query
   std::string body;         ///< empty: none
+  std::string coding;       ///< of the body, as Content-Encoding has it; empty: none
   std::string host;         ///< whom the client believes to ask, without the port; empty: it does not say
   bool cross_site = false;  ///< a browser says that a page of another site asks
 };
@@ -45,8 +47,10 @@ struct HttpAnswer {
   std::vector<std::pair<std::string, std::string>> headers = {};  ///< more of them
 };
 
-/// The answer to what went wrong, in the one form of all of them: {"error": {...}}.
+/// What went wrong, in the one form of all errors: {"error": {...}}.
 /// @param field  of the request that is wrong; empty: none
+nlohmann::ordered_json error_json(unsigned status, const std::string& message, const std::string& field = "");
+/// The answer that tells it.
 HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field = "");
 
 /// One request and the way to answer it: with `answer`, or with `begin_stream`, any number of `send` and
@@ -70,6 +74,11 @@ class HttpExchange {
   virtual void send(std::string_view part) = 0;
   /// There are no more parts.
   virtual void end_stream() = 0;
+  /// Whether more of the stream waits for the client than its limit: who sends should join parts, so that
+  /// what waits grows no faster than it must.
+  virtual bool is_behind() const = 0;
+  /// `listener` is called whenever a client that was behind is so no more.
+  virtual void on_caught_up(std::function<void()> listener) = 0;
   /// `listener` is called, once, if the client goes away before it has all of its answer, or does not take
   /// what is sent.
   virtual void on_departure(std::function<void()> listener) = 0;

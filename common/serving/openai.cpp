@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 
+#include "common/model/json_file.h"
 #include "common/serving/request_fields.h"
 #include "fmt/format.h"
 
@@ -44,18 +45,18 @@ class CompletionForm final : public AnswerForm {
     return answer;
   }
 
-  std::vector<Json> parts(const GenerationEvent& event) const override {
-    std::vector<Json> parts;
-    if (!event.text.empty() || !event.finish_reason.empty()) {
-      parts.push_back(frame());
-      if (usage_in_stream_) parts.back()["usage"] = nullptr;  // it comes with a part of its own
-      parts.back()["choices"].push_back(choice_of(event.sample, event.text, event.finish_reason));
+  std::vector<Json> events(const AnswerPart& part) const override {
+    std::vector<Json> events;
+    if (!part.text.empty() || !part.finish_reason.empty()) {
+      events.push_back(frame());
+      if (usage_in_stream_) events.back()["usage"] = nullptr;  // it comes with an event of its own
+      events.back()["choices"].push_back(choice_of(part.sample, part.text, part.finish_reason));
     }
-    if (event.summary && usage_in_stream_) {
-      parts.push_back(frame());
-      parts.back()["usage"] = usage_of(*event.summary);
+    if (part.summary && usage_in_stream_) {
+      events.push_back(frame());
+      events.back()["usage"] = usage_of(*part.summary);
     }
-    return parts;
+    return events;
   }
 
  private:
@@ -73,28 +74,109 @@ class CompletionForm final : public AnswerForm {
   bool usage_in_stream_;
 };
 
-/// Refuses what would change the text and is not done.
+/// A field that would change what comes, or how much of it, and that is not done here.
+struct UndoneField {
+  const char* name;
+  nlohmann::json neutral = nullptr;  ///< the one value that changes nothing; null, as absent, always does not
+};
+
+/// OpenAI's own, and the best known of other servers, whose clients send them here too.
+const std::vector<UndoneField>& undone_fields() {
+  const nlohmann::json none = nlohmann::json::array(), nothing = nlohmann::json::object();
+  static const std::vector<UndoneField> fields = {
+      // Which tokens are likely.
+      {"presence_penalty", 0},
+      {"frequency_penalty", 0},
+      {"repetition_penalty", 1},
+      {"repeat_penalty", 1},
+      {"no_repeat_ngram_size", 0},
+      {"dry_multiplier", 0},
+      {"logit_bias", nothing},
+      {"logits_processors", none},
+      {"bad_words", none},
+      {"bad_words_ids", none},
+      {"allowed_token_ids", none},
+      {"min_p", 0},
+      {"top_a", 0},
+      {"typical_p", 1},
+      {"tfs_z", 1},
+      {"epsilon_cutoff", 0},
+      {"eta_cutoff", 0},
+      {"xtc_probability", 0},
+      {"dynatemp_range", 0},
+      {"smoothing_factor", 0},
+      {"mirostat", 0},
+      {"mirostat_mode", 0},
+      // Which texts are allowed.
+      {"response_format", {{"type", "text"}}},
+      {"structured_outputs"},
+      {"guided_json"},
+      {"guided_regex"},
+      {"guided_choice"},
+      {"guided_grammar"},
+      {"json_schema"},
+      {"grammar", ""},
+      {"regex"},
+      {"tools", none},
+      {"tool_choice", "none"},
+      {"functions", none},
+      {"function_call", "none"},
+      // Where a text ends, and how many there are.
+      {"stop_token_ids", none},
+      {"include_stop_str_in_output", false},
+      {"min_tokens", 0},
+      {"min_length", 0},
+      {"max_length"},
+      {"max_new_tokens"},
+      {"n_predict"},
+      {"num_predict"},
+      {"use_beam_search", false},
+      {"num_beams", 1},
+      {"length_penalty", 1},
+      {"early_stopping", false},
+      // What is told.
+      {"echo", false},
+      {"logprobs"},
+      {"prompt_logprobs"},
+      {"suffix", ""},
+      {"skip_special_tokens", true},
+      // What is read.
+      {"truncate_prompt_tokens"},
+      {"prompt_embeds"},
+      {"messages"},
+  };
+  return fields;
+}
+
 void refuse_what_is_not_done(const RequestFields& fields) {
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    if (fields.number(name, -2, 2).value_or(0) != 0)
-      throw RequestError(400, name, fmt::format("{} is not done here; it must be 0 or absent", name));
-  }
-  for (const char* name : {"logit_bias", "suffix"}) {
+  for (const auto& [name, neutral] : undone_fields()) {
     const nlohmann::json* const value = fields.find(name);
-    if (value != nullptr && !value->empty() && *value != "")
-      throw RequestError(400, name, fmt::format("{} is not done here; it must be empty or absent", name));
+    if (value == nullptr || (!neutral.is_null() && *value == neutral)) continue;
+    const std::string harmless = neutral.is_null() ? "" : shown(neutral) + ", ";
+    throw RequestError(400, name,
+                       fmt::format("{} is not done here; it must be {}null or absent", name, harmless));
   }
-  if (fields.flag("echo").value_or(false))
-    throw RequestError(400, "echo", "echo is not done here; it must be false or absent");
-  if (fields.find("logprobs") != nullptr)
-    throw RequestError(400, "logprobs", "logprobs are not given here; it must be null or absent");
   const std::optional<std::int64_t> best_of = fields.whole_number("best_of", 1, 1 << 20);
   if (best_of && *best_of != fields.whole_number("n", 1, 1 << 20).value_or(1))
     throw RequestError(400, "best_of", "best_of is not done here; it must be n or absent");
 }
 
+/// The newer name of max_tokens; the two may not contradict each other.
+void read_max_completion_tokens(const RequestFields& fields, GenerationRequest& request) {
+  const std::string name = "max_completion_tokens";
+  const std::optional<std::int64_t> asked =
+      fields.whole_number(name, 0, std::numeric_limits<std::int32_t>::max());
+  if (!asked) return;
+  if (fields.find("max_tokens") != nullptr && request.max_tokens != *asked)
+    throw RequestError(400, name,
+                       fmt::format("{} is {} and max_tokens is {}; give one of them, or both alike", name,
+                                   *asked, request.max_tokens));
+  request.max_tokens = *asked;
+}
+
 /// One text, or one list of token ids; either may stand alone in a list.
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedModel& model) {
+std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::string& salt,
+                                    const ServedModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
   const bool is_list_of_prompts =
@@ -108,13 +190,13 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const ServedMod
   }
   std::vector<std::int32_t> ids;
   if (prompt->is_string()) {
-    ids = encode_prompt(prompt->get<std::string>(), "prompt", model);
+    ids = encode_prompt(fields, prompt->get<std::string>(), "prompt", model).ids;
   } else if (prompt->is_array()) {
     ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
   } else {
     throw wrong_value("prompt", "a string or a list of token ids", *prompt);
   }
-  check_prompt_length(ids, "prompt", model);
+  check_prompt_length(ids, "prompt", salt, model);
   return ids;
 }
 
@@ -145,16 +227,18 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   GenerationRequest& request = asked.request;
   request.max_tokens = 16;
   read_common_fields(fields, model, request);
+  read_max_completion_tokens(fields, request);
   refuse_what_is_not_done(fields);
   SamplingParams& sampling = request.sampling;
   sampling.temperature = fields.number("temperature", 0, std::numeric_limits<double>::max()).value_or(1);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   const std::optional<std::uint64_t> seed = fields.seed("seed");
   sampling.seed = seed ? *seed : any_seed();
-  fields.text("model");  // there is one, and the answer names it
+  for (const char* name : {"model", "user"})
+    fields.text(name);  // there is one model, and the answer names it
   asked.stream = fields.flag("stream").value_or(false);
   const bool usage_in_stream = wants_usage(fields);
-  request.prompt_ids = prompt_of(fields, model);
+  request.prompt_ids = prompt_of(fields, request.salt, model);
   asked.form = std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream);
   return asked;
 }

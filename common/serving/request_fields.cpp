@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/model/json_file.h"
+#include "common/model/utf8.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -16,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostStops = 16, kLongestStop = 1024;  // strings; bytes
-constexpr std::size_t kLongestName = 100;                    // bytes that are told of one
+constexpr std::size_t kLongestSalt = 256;                    // bytes
 
 /// A JSON number without a fraction that 64 bits hold, as far as they are signed.
 std::optional<std::int64_t> integer(const Json& value) {
@@ -90,6 +91,21 @@ std::optional<std::string> RequestFields::text(const std::string& name) const {
   return value->get<std::string>();
 }
 
+/// Empty it is refused: it would share with everybody who has none, which no client that gives one wants.
+std::optional<std::string> RequestFields::salt() const {
+  std::optional<std::string> salt;
+  for (const char* name : {"cache_salt", "salt"}) {
+    const std::optional<std::string> given = text(name);
+    if (!given) continue;
+    if (given->empty() || given->size() > kLongestSalt)
+      throw wrong_value(name, fmt::format("a string of 1 to {} bytes", kLongestSalt), *find(name));
+    if (salt && *salt != *given)
+      throw RequestError(400, name, "salt and cache_salt mean the same and differ; give one of them");
+    salt = given;
+  }
+  return salt;
+}
+
 std::optional<std::vector<std::string>> RequestFields::stop_strings(const std::string& name) const {
   const Json* const value = find(name);
   if (value == nullptr) return std::nullopt;
@@ -117,7 +133,7 @@ void RequestFields::refuse_others(std::initializer_list<std::string_view> known)
   for (const auto& [name, value] : object_.items()) {
     if (std::ranges::find(known, name) == known.end())
       throw RequestError(
-          400, name.substr(0, kLongestName),
+          400, shortened(name),
           fmt::format("{} is no field of this request; it has {}", shown(name), fmt::join(known, ", ")));
   }
 }

@@ -44,6 +44,8 @@ class RequestFields {
   std::optional<bool> flag(const std::string& name) const;
   /// A string.
   std::optional<std::string> text(const std::string& name) const;
+  /// A salt that keeps blocks apart, cache_salt or salt: both names mean the same.
+  std::optional<std::string> salt() const;
   /// Strings that end a text: one or a list of them.
   std::optional<std::vector<std::string>> stop_strings(const std::string& name) const;
   /// From 0 to 2^64 - 1; negative ones to -2^63 are those above them.

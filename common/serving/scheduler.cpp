@@ -23,7 +23,7 @@ std::vector<Work> work_of(std::span<const NextPass::Turn> turns) {
   std::vector<Work> work;
   for (const NextPass::Turn& turn : turns) {
     const std::span<const std::int32_t> ids = turn.sequence->token_ids;
-    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end))});
+    work.push_back({turn.sequence->id, ids.first(static_cast<std::size_t>(turn.end)), turn.sequence->salt});
   }
   return work;
 }
@@ -120,30 +120,34 @@ bool Scheduler::preemption_is_forced() const {
 /// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
 ScheduledSequence* Scheduler::outgrown() const {
   const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
-    return length(*sequence) > manager_.capacity_for(sequence->token_ids);
+    return length(*sequence) > manager_.capacity_for(sequence->token_ids, sequence->salt);
   });
   return found == running_.end() ? nullptr : *found;
 }
 
-/// Those that run, and those that can be admitted beside them.
+/// Turns for those that run, oldest first, and for those that can be admitted beside them. Who decodes gets a
+/// row; the prompt in progress, if there is one, gets what the newly admitted leave.
 void Scheduler::choose_turns(NextPass& pass) {
-  std::int64_t rows = settings_.max_batch_tokens - give_turns(pass);
-  if (settings_.prefill_alone) return;
-  while (const std::int64_t taken = admit(pass, rows)) rows -= taken;
-}
-
-/// A turn for each of those that run, the oldest first: one row if it decodes, else what is left of its
-/// prompt, but never more than there is.
-/// @return rows
-std::int64_t Scheduler::give_turns(NextPass& pass) const {
-  std::int64_t rows = 0;
+  std::int64_t rows = settings_.max_batch_tokens;  // that are left
+  std::optional<std::size_t> prompt;               // the turn of the prompt in progress
   for (ScheduledSequence* sequence : running_) {
-    const std::int64_t wanted = length(*sequence) - sequence->stored;
-    const std::int64_t given = std::min(wanted, settings_.max_batch_tokens - rows);
-    pass.turns.push_back({sequence, sequence->stored + given});
-    rows += given;
+    pass.turns.push_back({sequence, length(*sequence)});
+    if (sequence->decodes) {
+      --rows;
+    } else {
+      prompt = pass.turns.size() - 1;
+    }
   }
-  return rows;
+  const std::int64_t wanted = prompt ? length(*running_[*prompt]) - running_[*prompt]->stored : 0;
+  const bool ends = wanted <= rows;  // with this pass
+  std::int64_t spare = ends ? rows - wanted : rows / 2;
+  if (!settings_.prefill_alone) {
+    while (const std::int64_t taken = admit(pass, spare, /*whole=*/!ends)) {
+      spare -= taken;
+      rows -= taken;
+    }
+  }
+  if (!ends) pass.turns[*prompt].end = running_[*prompt]->stored + rows;
 }
 
 /// Whether the rules, memory aside, let the first of those that wait be admitted.
@@ -176,21 +180,22 @@ bool Scheduler::admit_alone(NextPass& pass) {
 }
 
 /// Admits the first of those that wait, if there are rows left for it and the whole of it fits beside the
-/// others. It begins with as many of its tokens as there are rows.
+/// whole of the others. It begins with as many of its tokens as there are rows.
+/// @param whole  admit it only if there are rows for all of its tokens
 /// @return rows that it takes; 0: it is not admitted
-std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows) {
+std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows, bool whole) {
   if (rows == 0 || !may_admit()) return 0;
   ScheduledSequence& first = *waiting_.front();
   pass.turns.push_back({&first, length(first)});
-  const std::optional<PassPlan> whole = manager_.plan(work_of(pass.turns));
-  if (!whole) {
+  const std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
+  if (plan) manager_.abort(*plan);
+  // What the manager remembers of it needs no row.
+  const std::int64_t needed = plan ? plan->row_begin.back() - plan->row_begin.end()[-2] : 0;
+  if (!plan || (whole && needed > rows)) {
     pass.turns.pop_back();
     return 0;
   }
-  manager_.abort(*whole);
   admit_front();
-  // What the manager remembers of it needs no row.
-  const std::int64_t needed = whole->row_begin.back() - whole->row_begin.end()[-2];
   const std::int64_t taken = std::min(rows, needed);
   pass.turns.back().end = length(first) - needed + taken;
   return taken;
@@ -216,6 +221,7 @@ void Scheduler::fork(ScheduledSequence& parent, std::span<ScheduledSequence* con
   drop_prepared();
   for (ScheduledSequence* child : children) {
     manager_.fork(parent.id, child->id);
+    child->salt = parent.salt;
     child->stored = parent.stored;
     child->decodes = true;
   }
@@ -232,12 +238,19 @@ void Scheduler::remove(ScheduledSequence& sequence) {
   std::erase(waiting_, &sequence);
 }
 
+void Scheduler::discard(ScheduledSequence& sequence, std::int64_t cached_tokens) {
+  drop_prepared();  // one that it admits may share what is to be forgotten
+  manager_.discard({sequence.id, sequence.token_ids, sequence.salt}, cached_tokens);
+  std::erase(running_, &sequence);
+  std::erase(waiting_, &sequence);
+}
+
 void Scheduler::check_invariants() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);
   };
   std::unordered_set<const ScheduledSequence*> seen;
-  std::int64_t seats = 0;
+  std::int64_t seats = 0, prompts = 0;
   expect(!prepared_ || prepared_->turns.size() == running_.size(),
          "a prepared pass is not of those that run");
   for (std::size_t n = 0; n < running_.size(); ++n) {
@@ -246,12 +259,12 @@ void Scheduler::check_invariants() const {
     expect(!prepared_ || prepared_->turns[n].sequence == sequence, "a prepared pass has others than run");
     expect(seen.insert(sequence).second, "a sequence runs twice");
     expect(stored > 0, "a sequence runs and has nothing stored");
-    expect(stored + 1 >= length(*sequence) || n + 1 == running_.size(),
-           "one that is not the youngest is still in its prompt");
+    prompts += stored + 1 < length(*sequence) ? 1 : 0;
     expect(sequence->token_ids.back() != kUnknownToken, "a token has stayed unknown");
     seats += 1 + sequence->forks;
   }
   expect(seats <= settings_.max_sequences, "more sequences run than may");
+  expect(prompts <= 1, "two sequences are in the middle of their prompts");
   for (const ScheduledSequence* sequence : waiting_) {
     expect(seen.insert(sequence).second, "a sequence that waits is there twice");
     expect(sequence->stored == 0, "a sequence waits and has something stored");

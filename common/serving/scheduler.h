@@ -3,13 +3,16 @@
 /// ways to run requests are driven by it: the batch run of the four programs (common/kv/run.h) and the
 /// serving engine (engine.h).
 ///
-/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes, and in the rows
-/// that are left the prompts of those that are admitted, in chunks. The rules:
+/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes. The rows that are
+/// left are for prompts. A prompt that is longer than they are many is computed in chunks. The rules:
 ///
 /// 1. First come, first served. A sequence that waits is never overtaken, and all that wait are younger than
 ///    all that run.
-/// 2. A sequence is admitted when the whole of it fits beside all that run, with the manager's watermark. So
-///    at most one of those that run, the youngest, is still in its prompt.
+/// 2. A sequence is admitted when the whole of it fits beside the whole of all that run, with the manager's
+///    watermark. At most one running sequence is still in its prompt after a pass. While it is, only a prompt
+///    that can be computed whole in the same pass is admitted, and all such prompts together get at most half
+///    of the rows that decode leaves. So short requests need not wait for the end of a long prompt, and the
+///    long prompt advances by the other half at least.
 /// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits, the
 ///    next to be admitted, with all its ids. Where the manager shares blocks, what it had computed stays
 ///    findable. Its full blocks lie in the pool until others need the memory; then they are swapped out to
@@ -30,6 +33,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -46,6 +50,7 @@ struct ScheduledSequence {
   /// Prompt, then output; not empty. The last may be kUnknownToken until `next`.
   std::vector<std::int32_t> token_ids;
   std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
+  std::string salt = {};   ///< it shares blocks with those of equal salt (Work::salt)
 
   // The scheduler's:
   std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
@@ -98,6 +103,10 @@ class Scheduler {
   void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
   /// The sequence has ended, wherever it is, and its memory goes back. Harmless for one that was not added.
   void remove(ScheduledSequence& sequence);
+  /// As `remove`, for a sequence whose logits are not finite: nothing that it computed can be found
+  /// afterwards. It may have been removed before.
+  /// @param cached_tokens  as KvManager::discard
+  void discard(ScheduledSequence& sequence, std::int64_t cached_tokens);
 
   /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
   NextPass next();
@@ -127,9 +136,8 @@ class Scheduler {
   bool may_admit() const;
   void admit_front();
   bool admit_alone(NextPass& pass);
-  std::int64_t admit(NextPass& pass, std::int64_t rows);
+  std::int64_t admit(NextPass& pass, std::int64_t rows, bool whole);
   void choose_turns(NextPass& pass);
-  std::int64_t give_turns(NextPass& pass) const;
   void preempt_youngest();
 
   KvManager& manager_;

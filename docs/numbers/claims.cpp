@@ -1,6 +1,7 @@
 /// @file
 /// See claims.h.
 #include "docs/numbers/claims.h"
+#include "common/cli/print.h"
 
 #include <cmath>
 

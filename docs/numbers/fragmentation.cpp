@@ -3,6 +3,7 @@
 #include "docs/numbers/fragmentation.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <queue>
 #include <random>

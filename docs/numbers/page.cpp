@@ -1,6 +1,7 @@
 /// @file
 /// See page.h.
 #include "docs/numbers/page.h"
+#include "common/cli/print.h"
 
 #include <algorithm>
 

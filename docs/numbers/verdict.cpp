@@ -1,6 +1,7 @@
 /// @file
 /// See verdict.h.
 #include "docs/numbers/verdict.h"
+#include "common/cli/print.h"
 
 #include <algorithm>
 #include <cmath>
@@ -68,13 +69,6 @@ std::string size(std::int64_t bytes, char prefix) {
   const int power = power_of(prefix);
   return fmt::format("{} {}B = {} {}iB", digits(exact / std::pow(1000, power)), prefix,
                      digits(exact / std::pow(1024, power)), binary_prefix(prefix));
-}
-
-std::string grouped(std::int64_t number) {
-  std::string text = std::to_string(number);
-  for (auto place = static_cast<std::ptrdiff_t>(text.size()) - 3; place > (number < 0 ? 1 : 0); place -= 3)
-    text.insert(static_cast<std::size_t>(place), 1, ',');
-  return text;
 }
 
 std::string percent(double share) {

@@ -24,8 +24,6 @@ std::string verdict(double printed, double last_digit, double value);
 
 /// "117.4 MB = 112.0 MiB" with the prefix k, M or G.
 std::string size(std::int64_t bytes, char prefix);
-/// "343,597".
-std::string grouped(std::int64_t number);
 /// 0.4512 is "45.1%".
 std::string percent(double share);
 

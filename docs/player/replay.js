@@ -535,6 +535,7 @@ function freeWords({ sequence, reason, changes }, before, { isFlat }) {
     stop: `${name} has said its last word.`,
     capacity: isFlat ? `The reservation of ${name} is full: it ends with what it has.`
       : `${name} cannot grow, and nobody could give way: it ends with what it has.`,
+    error: `${name} has logits that are not finite: what it computed is forgotten.`,
     preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
   }
   const references = Object.entries(changes.references || {})
