@@ -91,6 +91,29 @@ TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
   EXPECT_GT(manager.counters().swaps_in, 0);
 }
 
+// The tokens of a pass are attended together, and those after a token have the weight 0 for it.
+TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
+  const DamagedModel damaged;
+  load(damaged.path());
+  PrefixCachingManager manager(shape());
+  CudaTieredKvStore store(on_gpu_->config(), shape(), 0, DType::f32, settings_, device());
+  const auto pick = [&](std::int32_t sequence, const std::vector<std::int32_t>& ids) {
+    const Work work{sequence, ids};
+    const std::optional<PassPlan> plan = manager.plan({&work, 1});
+    on_gpu_->forward(plan.value(), store);
+    manager.commit(*plan);
+    Sampler greedy{SamplingParams{}};
+    const Pick wanted{0, &greedy};
+    return on_gpu_->pick({&wanted, 1}).front();
+  };
+  GenerationRequest good{.prompt_ids = good_prompt(2 * kBlockSize + 1), .max_tokens = 1};
+  std::vector<std::int32_t> bad = good.prompt_ids;
+  bad.back() = DamagedModel::kBadToken;
+  EXPECT_FALSE(pick(1, bad).ok());
+  EXPECT_EQ(pick(2, good.prompt_ids), Picked{.id = alone(good).front()});
+  EXPECT_EQ(manager.cached_tokens(2), 2 * kBlockSize);
+}
+
 TEST_F(CudaEngine, EndsTheRequestsWhoseLogitsAreNotFiniteAndNoOther) {
   const DamagedModel damaged;
   load(damaged.path());

@@ -75,15 +75,31 @@ class CudaKvRows : public OnGpu {
     std::fill_n(rows.matrix().row(row), rows.width, std::numeric_limits<float>::quiet_NaN());
   }
 
+  /// A number of the rows.
+  struct Place {
+    std::int64_t row, col;
+  };
   /// Scatters on the CPU and with every rung; everything is `shift` numbers away from aligned memory.
+  /// @param damaged  numbers of V that are not finite on the GPU: V becomes 0 there, and K NaN
   void expect_scatter(DType dtype, Rows& k, Rows& v, const std::vector<std::int64_t>& slots,
-                      std::int64_t pool_slots, std::int64_t shift = 0) {
+                      std::int64_t pool_slots, std::int64_t shift = 0,
+                      const std::vector<Place>& damaged = {}) {
     const std::int64_t row_bytes = k.width * size_of(dtype), shift_bytes = shift * size_of(dtype);
     const std::int64_t pool_at = kGuard * row_bytes + shift_bytes;
     const Bytes untouched = poison((pool_slots + 2 * kGuard) * row_bytes + shift_bytes);
     Bytes right_k = untouched, right_v = untouched;
     scatter_rows(k.matrix(), slots, dtype, right_k.data() + pool_at);
     scatter_rows(v.matrix(), slots, dtype, right_v.data() + pool_at);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const float not_finite[] = {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+    for (std::size_t n = 0; n < damaged.size(); ++n) {
+      const auto [row, col] = damaged[n];
+      v.matrix().row(row)[col] = not_finite[n % 3];
+      const std::int64_t at =
+          pool_at + slots[static_cast<std::size_t>(row)] * row_bytes + col * size_of(dtype);
+      std::fill_n(right_k.begin() + at, size_of(dtype), std::byte{0xFF});  // a NaN of every type
+      std::fill_n(right_v.begin() + at, size_of(dtype), std::byte{0});
+    }
 
     const auto k_rows = on_gpu(shifted(stored(k.numbers, dtype), shift_bytes));
     const auto v_rows = on_gpu(shifted(stored(v.numbers, dtype), shift_bytes));
@@ -184,6 +200,17 @@ TEST_F(CudaKvRows, ScatterWritesTheBytesOfTheCpuForEveryWidthDistanceAndType) {
         }
         expect_scatter(dtype, k, v, slots, 30);
       }
+    }
+  }
+}
+
+TEST_F(CudaKvRows, AValueThatIsNotFiniteReachesNobodyThatItsKeyDoesNot) {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t width : kWidths) {
+      SCOPED_TRACE(described(dtype, width, "width", width));
+      Rows k = new_rows(5, width, 0), v = new_rows(5, width, 0);
+      expect_scatter(dtype, k, v, some_of<std::int64_t>(5, 9), 9, 0,
+                     {{0, 0}, {1, width - 1}, {2, width / 2}, {4, 0}, {4, 1}, {4, width - 1}});
     }
   }
 }

@@ -30,7 +30,7 @@ enum class AttentionKernels : std::uint8_t {
 /// A row's bits depend on its q, on the K and V it sees and on whether its sequence has one row in the pass
 /// (decode) or several (prefill); not on the other sequences, on where the slots lie, or on the layer. Slots
 /// beyond a sequence's context are not read, nor are their entries of the block table. A later token of the
-/// same sequence and pass has weight 0, which needs its V to be finite.
+/// same sequence and pass has weight 0, which needs its V to be finite: scatter_kv sees to it.
 ///
 /// Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao,
 /// "FlashAttention-2" (2023); Kwon et al., "Efficient Memory Management for Large Language Model Serving with

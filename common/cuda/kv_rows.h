@@ -24,7 +24,9 @@ struct NewKv {
 /// same as `plain`, which tests and benchmarks hold against it: one thread for every number.
 enum class RowKernels : std::uint8_t { plain, packs };
 
-/// Stores row r of k and v at slot slots[r] of the pools. A slot of -1 is skipped.
+/// Stores row r of k and v at slot slots[r] of the pools. A slot of -1 is skipped. Where a number of v is NaN
+/// or infinite, v is stored as 0 and k as NaN: attention gives NaN to those who see that token, and to nobody
+/// else (the kernels multiply tokens that a query must not see by 0).
 /// @param width   numbers of a row: kv_heads * head_dim
 /// @param slots   [tokens] on the GPU
 /// @param k_pool, v_pool  [slots, kv_heads, head_dim] on the GPU

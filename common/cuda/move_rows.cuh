@@ -57,10 +57,17 @@ __device__ inline std::int64_t row_of_lane() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
 }
 
+/// For `move_row`: K and V stay as they are.
+struct AsTheyAre {
+  __device__ void operator()(RowPack&, RowPack&) const {}
+};
+
 /// Moves one row of K and one of V, [packs] each. A lane has all its loads of a round under way, eight of 16
 /// bytes, before it waits for the first: it is the number of bytes in flight that keeps the memory busy.
+/// @param change  called with each pack of K and the one of V at the same place, before both are stored
+template <typename Change = AsTheyAre>
 __device__ inline void move_row(const RowPack* k_from, RowPack* k_to, const RowPack* v_from, RowPack* v_to,
-                                unsigned packs) {
+                                unsigned packs, Change change = {}) {
   constexpr unsigned kPacks = 4;  // of K and of V; a row of 1,024 bf16 numbers is one round of a warp
   for (unsigned first = threadIdx.x; first < packs; first += kPacks * blockDim.x) {
     RowPack k[kPacks], v[kPacks];
@@ -75,6 +82,7 @@ __device__ inline void move_row(const RowPack* k_from, RowPack* k_to, const RowP
     for (unsigned n = 0; n < kPacks; ++n) {
       const unsigned pack = first + n * blockDim.x;
       if (pack >= packs) continue;
+      change(k[n], v[n]);
       k_to[pack] = k[n];
       v_to[pack] = v[n];
     }
