@@ -343,8 +343,9 @@ TEST_F(CudaKvRows, TheHighestBlocksOfAHugePoolHoldTheirOwnRows) {
       std::vector<std::int64_t> slots;
       for (std::int64_t position = 0; position < kTokens; ++position)
         slots.push_back(SlotMap{.blocks = blocks.data(), .block_size = kBlockSize}.slot(position));
-      Sequence& made = sequences.emplace_back(
-          Sequence{on_gpu(blocks), random_bytes(kTokens * kRowBytes), random_bytes(kTokens * kRowBytes)});
+      Sequence& made =
+          sequences.emplace_back(Sequence{on_gpu(blocks), stored(numbers(kTokens * kWidth), DType::bf16),
+                                          stored(numbers(kTokens * kWidth), DType::bf16)});
       const auto k = on_gpu(made.k), v = on_gpu(made.v);
       const auto gpu_slots = on_gpu(slots);
       cuda::scatter_kv(DType::bf16, {k.data(), kWidth, v.data(), kWidth, kTokens}, kWidth, gpu_slots.data(),
