@@ -201,7 +201,7 @@ std::uint32_t heap_kibibytes(std::size_t text_bytes) {
 std::size_t end_of_stretch(std::string_view text, std::size_t offset) {
   if (text.size() - offset <= stretch_bytes) return text.size();
   std::size_t end = offset + stretch_bytes;
-  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
   return end;
 }
 
