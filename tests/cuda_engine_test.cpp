@@ -91,12 +91,14 @@ TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
   EXPECT_GT(manager.counters().swaps_in, 0);
 }
 
-// The tokens of a pass are attended together, and those after a token have the weight 0 for it.
+// Tokens of a pass are attended a few together, and those after a token have the weight 0 for it. With blocks
+// of 3 the last token of a full block and the damaged one after it are among the same few.
 TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
   const DamagedModel damaged;
   load(damaged.path());
-  PrefixCachingManager manager(shape());
-  CudaTieredKvStore store(on_gpu_->config(), shape(), 0, DType::f32, settings_, device());
+  const PagedShape thirds{kBlocks, 3, shape().bytes_per_token};
+  PrefixCachingManager manager(thirds);
+  CudaTieredKvStore store(on_gpu_->config(), thirds, 0, DType::f32, settings_, device());
   const auto pick = [&](std::int32_t sequence, const std::vector<std::int32_t>& ids) {
     const Work work{sequence, ids};
     const std::optional<PassPlan> plan = manager.plan({&work, 1});
@@ -106,12 +108,12 @@ TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
     const Pick wanted{0, &greedy};
     return on_gpu_->pick({&wanted, 1}).front();
   };
-  GenerationRequest good{.prompt_ids = good_prompt(2 * kBlockSize + 1), .max_tokens = 1};
+  GenerationRequest good{.prompt_ids = good_prompt(3 * thirds.block_size + 1), .max_tokens = 1};
   std::vector<std::int32_t> bad = good.prompt_ids;
   bad.back() = DamagedModel::kBadToken;
   EXPECT_FALSE(pick(1, bad).ok());
   EXPECT_EQ(pick(2, good.prompt_ids), Picked{.id = alone(good).front()});
-  EXPECT_EQ(manager.cached_tokens(2), 2 * kBlockSize);
+  EXPECT_EQ(manager.cached_tokens(2), 3 * thirds.block_size);
 }
 
 TEST_F(CudaEngine, EndsTheRequestsWhoseLogitsAreNotFiniteAndNoOther) {
