@@ -544,7 +544,11 @@ TEST_F(Config, SaysThatGgufIsNotReadAndWhatIs) {
   write_file(folder_ / "sha256-0123", "GGUF\3");  // as some programs keep it
   EXPECT_THAT(error_of_model(folder_ / "model.gguf"), AllOf(HasSubstr("model.gguf is not a folder"), gguf));
   EXPECT_THAT(error_of_model(folder_ / "sha256-0123"), AllOf(HasSubstr("is not a folder"), gguf));
-  EXPECT_THAT(error_of_model(folder_.path()), AllOf(HasSubstr("holds no config.json"), gguf));
+  for (const char* name : {"model.gguf", "sha256-0123", "MODEL.GGUF"}) {
+    const TemporaryFolder folder;
+    write_file(folder / name, "GGUF\3");
+    EXPECT_THAT(error_of_model(folder.path()), AllOf(HasSubstr("holds no config.json"), gguf)) << name;
+  }
 }
 
 class ConfigFiles : public Config {

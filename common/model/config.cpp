@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -132,7 +133,16 @@ bool is_gguf(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path, error)) return false;
   std::string magic(4, '\0');
   std::ifstream(path, std::ios::binary).read(magic.data(), 4);
-  return magic == "GGUF" || path.extension() == ".gguf";
+  std::string extension = path.extension().string();
+  for (char& letter : extension) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return magic == "GGUF" || extension == ".gguf";
+}
+
+bool holds_gguf(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return !error &&
+         std::any_of(begin(entries), end(entries), [](const auto& entry) { return is_gguf(entry.path()); });
 }
 
 void require_checkpoint_folder(const std::filesystem::path& folder) {
@@ -150,8 +160,8 @@ void require_checkpoint_folder(const std::filesystem::path& folder) {
     throw InputError(
         fmt::format("{} is not a folder; {}", folder.string(), is_gguf(folder) ? no_gguf : advice));
   if (!has_entry(folder / "config.json"))
-    throw InputError(fmt::format("{} holds no config.json; {}", folder.string(),
-                                 has_entry_ending_in(folder, ".gguf") ? no_gguf : advice));
+    throw InputError(
+        fmt::format("{} holds no config.json; {}", folder.string(), holds_gguf(folder) ? no_gguf : advice));
 }
 
 /// `architectures` and `model_type` name the same family. One of them may be absent.

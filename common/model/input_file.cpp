@@ -20,13 +20,6 @@ bool has_entry(const fs::path& path) {
   return status.type() != fs::file_type::not_found;
 }
 
-bool has_entry_ending_in(const fs::path& folder, const fs::path& extension) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (entry->path().extension() == extension) return true;
-  return false;
-}
-
 void require_regular_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

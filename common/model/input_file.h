@@ -13,9 +13,6 @@ namespace kvcache {
 /// not be entered.
 bool has_entry(const std::filesystem::path& path);
 
-/// Whether `folder` has an entry that ends in `extension`, in a folder that may be listed.
-bool has_entry_ending_in(const std::filesystem::path& folder, const std::filesystem::path& extension);
-
 /// @throws InputError "<path>: <reason>" unless `path` leads to a regular file: nothing is there, the link
 /// leads nowhere or in a circle, a folder on the way may not be entered, or it is a folder, pipe or device.
 void require_regular_file(const std::filesystem::path& path);
