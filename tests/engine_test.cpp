@@ -415,7 +415,7 @@ TEST_P(ServingEngine, TellsTheTextOfTheIdsAndNeverAPartOfACharacter) {
 TEST_P(ServingEngine, TellsTheTextThatWasHeldBackForAStopStringThatNeverComes) {
   GenerationRequest mine = sampled(request(4, 40), 11);
   const std::string text = tokenizer_.decode(alone(mine));
-  for (const std::size_t held : {1, 4, 9}) {
+  for (const std::size_t held : {1UL, 4UL, 9UL}) {
     const std::string end = text.substr(text.size() - held);
     if (find_invalid_utf8(end)) continue;
     ServingPlay play = this->play(64);
