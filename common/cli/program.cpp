@@ -323,7 +323,9 @@ Report run_and_print(Program& program, const Cache& cache) {
   RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix};
   if (live) {
     settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
-    settings.on_end = [&](std::size_t sequence, const std::string&) { live->end(sequence); };
+    settings.on_end = [&](std::size_t sequence, const std::string& reason) {
+      live->end(sequence, reason == "error");
+    };
   }
   KvStore& store = program.gpu ? *cache.store : progress;
   Report report = run_with_trace(program, *cache.manager, store, settings);
