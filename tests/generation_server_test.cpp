@@ -1198,6 +1198,23 @@ TEST_F(AGenerationServer, RefusesATextThatItsTokenizerTakesTooLongFor) {
   EXPECT_FALSE(post({{"prompt", "a"}, {"max_tokens", 1}}).json()["usage"].contains("bytes_left_out"));
 }
 
+TEST_F(AGenerationServer, TellsInTheFormOfOpenAiHowManyBytesHaveNoToken) {
+  const SlowTokenizer ab("[ab]");
+  const Tokenizer tokenizer(ab.folder.path());
+  start({.tokenizer = &tokenizer});
+  Json request = {{"prompt", "xa\xC3\xA9"}, {"max_tokens", 1}};
+  EXPECT_EQ(post(request, "/v1/completions").json()["usage"]["bytes_left_out"], 3);
+  request["prompt"] = Json::array({"xa\xC3\xA9"});
+  EXPECT_EQ(post(request, "/v1/completions").json()["usage"]["bytes_left_out"], 3);
+  request["stream_options"] = {{"include_usage", true}};
+  EXPECT_EQ(stream(request, "/v1/completions").back()["usage"]["bytes_left_out"], 3);
+  for (const Json& whole : {Json("a"), Json(std::vector<int>{1, 2})}) {
+    const Json answer = post({{"prompt", whole}, {"max_tokens", 1}}, "/v1/completions").json();
+    EXPECT_TRUE(answer["usage"].is_object()) << answer;
+    EXPECT_FALSE(answer["usage"].contains("bytes_left_out")) << whole;
+  }
+}
+
 TEST_F(AGenerationServer, EndsWithoutWaitingForTheTextThatIsEncoded) {
   const SlowTokenizer slow("(?:a|aa)+[bc]");
   const Tokenizer tokenizer(slow.folder.path());

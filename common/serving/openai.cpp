@@ -20,11 +20,13 @@ Json reason_of(const std::string& reason) {
   return reason == "capacity" ? "length" : reason;
 }
 
-Json usage_of(const GenerationSummary& summary) {
-  return {{"prompt_tokens", summary.prompt_tokens},
-          {"completion_tokens", summary.generated_tokens},
-          {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
+Json usage_of(const GenerationSummary& summary, std::int64_t bytes_left_out) {
+  Json usage = {{"prompt_tokens", summary.prompt_tokens},
+                {"completion_tokens", summary.generated_tokens},
+                {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
+                {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
+  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;  // not OpenAI's: /generate tells it too
+  return usage;
 }
 
 Json choice_of(std::int64_t index, const std::string& text, const std::string& reason) {
@@ -33,15 +35,21 @@ Json choice_of(std::int64_t index, const std::string& text, const std::string& r
 
 class CompletionForm final : public AnswerForm {
  public:
-  CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream)
-      : id_(std::move(id)), created_(created), model_(std::move(model)), usage_in_stream_(usage_in_stream) {}
+  /// @param bytes_left_out  of the prompt: told where there are any
+  CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream,
+                 std::int64_t bytes_left_out)
+      : id_(std::move(id)),
+        created_(created),
+        model_(std::move(model)),
+        usage_in_stream_(usage_in_stream),
+        bytes_left_out_(bytes_left_out) {}
 
   Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
     Json answer = frame();
     for (const GeneratedOutput& output : outputs)
       answer["choices"].push_back(
           choice_of(std::ssize(answer["choices"]), output.text, output.finish_reason));
-    answer["usage"] = usage_of(summary);
+    answer["usage"] = usage_of(summary, bytes_left_out_);
     return answer;
   }
 
@@ -54,7 +62,7 @@ class CompletionForm final : public AnswerForm {
     }
     if (part.summary && usage_in_stream_) {
       events.push_back(frame());
-      events.back()["usage"] = usage_of(*part.summary);
+      events.back()["usage"] = usage_of(*part.summary, bytes_left_out_);
     }
     return events;
   }
@@ -72,6 +80,7 @@ class CompletionForm final : public AnswerForm {
   std::int64_t created_;
   std::string model_;
   bool usage_in_stream_;
+  std::int64_t bytes_left_out_;
 };
 
 /// A field that would change what comes, or how much of it, and that is not done here.
@@ -175,8 +184,7 @@ void read_max_completion_tokens(const RequestFields& fields, GenerationRequest& 
 }
 
 /// One text, or one list of token ids; either may stand alone in a list.
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::string& salt,
-                                    const ServedModel& model) {
+Encoding prompt_of(const RequestFields& fields, const std::string& salt, const ServedModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
   const bool is_list_of_prompts =
@@ -188,16 +196,16 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::stri
           fmt::format("prompt has {} prompts; send each in a request of its own", prompt->size()));
     prompt = &prompt->front();
   }
-  std::vector<std::int32_t> ids;
+  Encoding encoding;
   if (prompt->is_string()) {
-    ids = encode_prompt(fields, prompt->get<std::string>(), "prompt", model).ids;
+    encoding = encode_prompt(fields, prompt->get<std::string>(), "prompt", model);
   } else if (prompt->is_array()) {
-    ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
+    encoding.ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
   } else {
     throw wrong_value("prompt", "a string or a list of token ids", *prompt);
   }
-  check_prompt_length(ids, "prompt", salt, model);
-  return ids;
+  check_prompt_length(encoding.ids, "prompt", salt, model);
+  return encoding;
 }
 
 bool wants_usage(const RequestFields& fields) {
@@ -238,8 +246,10 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
     fields.text(name);  // there is one model, and the answer names it
   asked.stream = fields.flag("stream").value_or(false);
   const bool usage_in_stream = wants_usage(fields);
-  request.prompt_ids = prompt_of(fields, request.salt, model);
-  asked.form = std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream);
+  Encoding prompt = prompt_of(fields, request.salt, model);
+  request.prompt_ids = std::move(prompt.ids);
+  asked.form =
+      std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream, prompt.bytes_left_out);
   return asked;
 }
 
