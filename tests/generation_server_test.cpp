@@ -1198,6 +1198,20 @@ TEST_F(AGenerationServer, RefusesATextThatItsTokenizerTakesTooLongFor) {
   EXPECT_FALSE(post({{"prompt", "a"}, {"max_tokens", 1}}).json()["usage"].contains("bytes_left_out"));
 }
 
+TEST_F(AGenerationServer, SaysOfATextThatIsLostAltogetherHowManyBytesHaveNoToken) {
+  const SlowTokenizer ab("[ab]");
+  const Tokenizer tokenizer(ab.folder.path());
+  start({.tokenizer = &tokenizer});
+  for (const char* form : {"/generate", "/v1/completions"}) {
+    const HttpResponse lost = post({{"prompt", "x\xC3\xA9"}, {"max_tokens", 1}}, form);
+    EXPECT_EQ(lost.status, 400);
+    EXPECT_EQ(lost.error()["field"], "prompt");
+    EXPECT_EQ(lost.error()["message"],
+              "prompt: the vocabulary has no token for any of the text, bytes left out: 3; give other text");
+    EXPECT_EQ(post({{"prompt", ""}}, form).error()["message"], "prompt has no token; give at least one");
+  }
+}
+
 TEST_F(AGenerationServer, TellsInTheFormOfOpenAiHowManyBytesHaveNoToken) {
   const SlowTokenizer ab("[ab]");
   const Tokenizer tokenizer(ab.folder.path());

@@ -55,6 +55,7 @@ std::vector<std::int32_t> encode(Program& program, const std::string& text, cons
   Encoding encoding;
   try {
     encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
+    refuse_lost_text(encoding);
   } catch (const InputError& error) {
     throw InputError(name + ": " + error.what());
   }
