@@ -104,6 +104,9 @@ const std::vector<UndoneField>& undone_fields() {
       {"logits_processors", none},
       {"bad_words", none},
       {"bad_words_ids", none},
+      {"banned_strings", none},
+      {"banned_tokens", none},
+      {"ban_eos_token", false},
       {"allowed_token_ids", none},
       {"min_p", 0},
       {"top_a", 0},
@@ -114,6 +117,7 @@ const std::vector<UndoneField>& undone_fields() {
       {"xtc_probability", 0},
       {"dynatemp_range", 0},
       {"smoothing_factor", 0},
+      {"guidance_scale", 1},
       {"mirostat", 0},
       {"mirostat_mode", 0},
       // Which texts are allowed.
@@ -123,6 +127,9 @@ const std::vector<UndoneField>& undone_fields() {
       {"guided_regex"},
       {"guided_choice"},
       {"guided_grammar"},
+      {"guided_decoding"},
+      {"structural_tag"},
+      {"ebnf"},
       {"json_schema"},
       {"grammar", ""},
       {"regex"},
@@ -132,11 +139,15 @@ const std::vector<UndoneField>& undone_fields() {
       {"function_call", "none"},
       // Where a text ends, and how many there are.
       {"stop_token_ids", none},
+      {"stop_sequences", none},
+      {"stop_regex", none},
       {"include_stop_str_in_output", false},
       {"min_tokens", 0},
       {"min_length", 0},
+      {"min_new_tokens", 0},
       {"max_length"},
       {"max_new_tokens"},
+      {"max_output_tokens"},
       {"n_predict"},
       {"num_predict"},
       {"use_beam_search", false},
@@ -165,9 +176,23 @@ void refuse_what_is_not_done(const RequestFields& fields) {
     throw RequestError(400, name,
                        fmt::format("{} is not done here; it must be {}null or absent", name, harmless));
   }
-  const std::optional<std::int64_t> best_of = fields.whole_number("best_of", 1, 1 << 20);
-  if (best_of && *best_of != fields.whole_number("n", 1, 1 << 20).value_or(1))
-    throw RequestError(400, "best_of", "best_of is not done here; it must be n or absent");
+  const std::int64_t samples = fields.whole_number("n", 1, 1 << 20).value_or(1);
+  for (const std::string name : {"best_of", "num_return_sequences"}) {
+    if (fields.whole_number(name, 1, 1 << 20).value_or(samples) != samples)
+      throw RequestError(400, name, name + " is not done here; it must be n or absent");
+  }
+  // Any number that is not above 0 turns it off.
+  const double most = std::numeric_limits<double>::max();
+  if (fields.number("top_n_sigma", -most, most).value_or(0) > 0)
+    throw RequestError(400, "top_n_sigma",
+                       "top_n_sigma is not done here; it must be 0, less, null or absent");
+}
+
+/// Greedy under another name; the temperature, which is 1 where none is given, may not contradict it.
+void check_do_sample(const RequestFields& fields, double temperature) {
+  if (!fields.flag("do_sample").value_or(true) && temperature != 0)
+    throw RequestError(400, "do_sample",
+                       "do_sample is false and the temperature is not 0; give temperature 0");
 }
 
 /// The newer name of max_tokens; the two may not contradict each other.
@@ -239,6 +264,7 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   refuse_what_is_not_done(fields);
   SamplingParams& sampling = request.sampling;
   sampling.temperature = fields.number("temperature", 0, std::numeric_limits<double>::max()).value_or(1);
+  check_do_sample(fields, sampling.temperature);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   const std::optional<std::uint64_t> seed = fields.seed("seed");
   sampling.seed = seed ? *seed : any_seed();
