@@ -159,7 +159,7 @@ TEST_F(DamagedModelOnTheCommandLine, IsRefusedAsTheSystemPrompt) {
   }
   for (std::size_t at; (at = text.find("\u0120")) != std::string::npos;) text.replace(at, 2, " ");
   expect_refusal("step4_prefix_cache", with({option_of(good_), "--system-prompt", text}), 1,
-                 {"the prefix to be pinned: logit 0 is NaN"});
+                 {"error: the system prompt: logit 0 is NaN"});
 }
 
 TEST_F(DamagedModelOnTheCommandLine, WritesIntoTheTraceWhyASequenceLeft) {

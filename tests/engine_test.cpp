@@ -658,8 +658,7 @@ TEST_P(ServingEngineThatSharesADamagedToken, RefusesToPinAPrefixWithIt) {
     play.engine.pin(prefix);
     FAIL() << "it was pinned";
   } catch (const RunError& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("the prefix to be pinned: logit 0 is NaN"))
-        << error.what();
+    EXPECT_TRUE(std::string(error.what()).starts_with("the system prompt: logit 0 is NaN")) << error.what();
   }
   EXPECT_EQ(play.held(), 0);
   play.check();

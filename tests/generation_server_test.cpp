@@ -1198,6 +1198,37 @@ TEST_F(AGenerationServer, RefusesATextThatItsTokenizerTakesTooLongFor) {
   EXPECT_FALSE(post({{"prompt", "a"}, {"max_tokens", 1}}).json()["usage"].contains("bytes_left_out"));
 }
 
+TEST_F(AGenerationServer, SaysOfATextThatIsLostAltogetherHowManyBytesHaveNoToken) {
+  const SlowTokenizer ab("[ab]");
+  const Tokenizer tokenizer(ab.folder.path());
+  start({.tokenizer = &tokenizer});
+  for (const char* form : {"/generate", "/v1/completions"}) {
+    const HttpResponse lost = post({{"prompt", "x\xC3\xA9"}, {"max_tokens", 1}}, form);
+    EXPECT_EQ(lost.status, 400);
+    EXPECT_EQ(lost.error()["field"], "prompt");
+    EXPECT_EQ(lost.error()["message"],
+              "prompt: the vocabulary has no token for any of the text, bytes left out: 3; give other text");
+    EXPECT_EQ(post({{"prompt", ""}}, form).error()["message"], "prompt has no token; give at least one");
+  }
+}
+
+TEST_F(AGenerationServer, TellsInTheFormOfOpenAiHowManyBytesHaveNoToken) {
+  const SlowTokenizer ab("[ab]");
+  const Tokenizer tokenizer(ab.folder.path());
+  start({.tokenizer = &tokenizer});
+  Json request = {{"prompt", "xa\xC3\xA9"}, {"max_tokens", 1}};
+  EXPECT_EQ(post(request, "/v1/completions").json()["usage"]["bytes_left_out"], 3);
+  request["prompt"] = Json::array({"xa\xC3\xA9"});
+  EXPECT_EQ(post(request, "/v1/completions").json()["usage"]["bytes_left_out"], 3);
+  request["stream_options"] = {{"include_usage", true}};
+  EXPECT_EQ(stream(request, "/v1/completions").back()["usage"]["bytes_left_out"], 3);
+  for (const Json& whole : {Json("a"), Json(std::vector<int>{1, 2})}) {
+    const Json answer = post({{"prompt", whole}, {"max_tokens", 1}}, "/v1/completions").json();
+    EXPECT_TRUE(answer["usage"].is_object()) << answer;
+    EXPECT_FALSE(answer["usage"].contains("bytes_left_out")) << whole;
+  }
+}
+
 TEST_F(AGenerationServer, EndsWithoutWaitingForTheTextThatIsEncoded) {
   const SlowTokenizer slow("(?:a|aa)+[bc]");
   const Tokenizer tokenizer(slow.folder.path());
@@ -1460,6 +1491,20 @@ TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
       {"include_stop_str_in_output", {false}, {true}},
       {"skip_special_tokens", {true}, {false}},
       {"messages", {}, {none}},
+      {"do_sample", {true}, {false, 0, "false"}},
+      {"min_new_tokens", {0}, {1}},
+      {"stop_sequences", {none}, {{"wolf"}, ""}},
+      {"stop_regex", {none}, {"a*", {"a*"}}},
+      {"ebnf", {}, {"root ::= a", ""}},
+      {"structural_tag", {}, {"{}", nothing}},
+      {"guided_decoding", {}, {nothing}},
+      {"ban_eos_token", {false}, {true, 0}},
+      {"banned_strings", {none}, {{"wolf"}}},
+      {"banned_tokens", {none}, {{5}}},
+      {"top_n_sigma", {0, -1, -1.0}, {1, 0.5, "1"}},
+      {"guidance_scale", {1, 1.0}, {1.5, 0}},
+      {"num_return_sequences", {1}, {2, 0}},
+      {"max_output_tokens", {}, {5}},
       {"user", {"me", ""}, {5, nothing, none, true}},
   };
   Json all_harmless = {{"prompt", kPrompt}, {"max_tokens", 1}};
@@ -1477,6 +1522,16 @@ TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
     }
   }
   EXPECT_EQ(post(all_harmless, "/v1/completions").status, 200);
+}
+
+TEST_F(AGenerationServer, TakesDoSampleWhereTheTemperatureAgrees) {
+  start();
+  Json request = {{"prompt", kPrompt}, {"max_tokens", 1}, {"do_sample", false}};
+  EXPECT_EQ(refusal(request, "/v1/completions"), Refusal(400, "do_sample")) << "the temperature is 1";
+  request["temperature"] = 0.5;
+  EXPECT_EQ(refusal(request, "/v1/completions"), Refusal(400, "do_sample"));
+  request["temperature"] = 0;
+  EXPECT_EQ(post(request, "/v1/completions").status, 200);
 }
 
 TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
@@ -1509,6 +1564,8 @@ TEST_F(AGenerationServer, RefusesWhatItDoesNotDoOfOpenAi) {
   EXPECT_EQ(post(harmless, "/v1/completions").status, 200);
   EXPECT_EQ(refusal({{"prompt", kPrompt}, {"n", 2}, {"best_of", 1}}, "/v1/completions"),
             Refusal(400, "best_of"));
+  EXPECT_EQ(refusal({{"prompt", kPrompt}, {"n", 2}, {"num_return_sequences", 1}}, "/v1/completions"),
+            Refusal(400, "num_return_sequences"));
   const HttpResponse response = post({{"prompt", 5}}, "/v1/completions");
   EXPECT_EQ(response.error()["param"], "prompt");
   EXPECT_EQ(response.error()["type"], "invalid_request_error");

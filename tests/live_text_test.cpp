@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "common/cli/print.h"
+#include "tests/damaged_model.h"
 #include "tests/reference_model.h"
+#include "tests/run_program.h"
 
 namespace kvcache {
 namespace {
@@ -82,6 +85,57 @@ TEST_F(ALiveText, IsInTheEndWhatTheReportPrints) {
     for (std::size_t n = std::size(outputs); backwards && n > 0; --n) text.end(n - 1);
     const std::string printed = to_text(report, false);
     EXPECT_EQ(written(), printed.substr(0, printed.find("step  ")));
+  }
+}
+
+TEST_F(ALiveText, SaysNothingOfASequenceThatFailedBeforeItsFirstId) {
+  LiveText alone = live(1);
+  alone.end(0, /*failed=*/true);
+  EXPECT_EQ(written(), "");
+  LiveText all = live(2);
+  all.end(1, /*failed=*/true);
+  all.end(0, /*failed=*/true);
+  EXPECT_EQ(written(), "");
+
+  Report report;
+  report.sequences.resize(4);
+  LiveText some = live(4);
+  for (const std::size_t failed : {0, 2}) {
+    report.sequences[failed].error = "why";
+    some.end(failed, /*failed=*/true);
+  }
+  for (const std::size_t good : {1, 3}) {
+    report.sequences[good].output_ids = ids_;
+    report.sequences[good].text = tokenizer_.decode(ids_);
+    for (const std::int32_t id : ids_) some.push(good, id);
+    some.end(good, false);
+  }
+  const std::string text = tokenizer_.decode(ids_), printed = to_text(report, false);
+  EXPECT_EQ(written(), "[2]\n" + text + "\n\n[4]\n" + text + "\n\n");
+  EXPECT_TRUE(printed.starts_with("[2]\n" + text + "\n\n[4]\n" + text + "\n\nstep  ")) << printed;
+}
+
+TEST_F(ALiveText, KeepsTheTextThatCameBeforeAFailure) {
+  LiveText text = live(1);
+  text.push(0, ids_[0]);
+  text.end(0, /*failed=*/true);
+  EXPECT_EQ(written(), word(0) + "\n\n");
+}
+
+// Where every sequence fails before its first id, a terminal shows what a file would hold: nothing.
+TEST(LiveTextOnATerminal, IsNothingWhereEverySequenceFails) {
+  if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "needs script, which makes a terminal";
+  const DamagedModel damaged;
+  for (const std::string step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
+    for (const std::string ids : {"--ids 1,2,500", "--ids 1,2,500 --ids 3,500"}) {
+      const ProgramResult result =
+          run_program("/usr/bin/script", {"-qec",
+                                          std::string(BINARY_DIR) + "/" + step + " --model " +
+                                              damaged.path().string() + " " + ids + " 2>/dev/null",
+                                          "/dev/null"});
+      EXPECT_EQ(result.exit_code, 1) << step;
+      EXPECT_EQ(result.out, "") << step << " " << ids;
+    }
   }
 }
 

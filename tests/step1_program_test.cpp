@@ -134,8 +134,14 @@ TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
                 "b",
                 "\x04"});
   EXPECT_EQ(nothing.exit_code, 2);
-  EXPECT_EQ(std::count(nothing.err.begin(), nothing.err.end(), '\n'), 1) << nothing.err;
+  EXPECT_EQ(nothing.err,
+            "error: prompt 2: the vocabulary has no token for any of the text, bytes left out: 1; give other "
+            "text\n");
   EXPECT_EQ(nothing.out, "");
+  kvcache::expect_refusal("step4_prefix_cache",
+                          {"--model", model.string(), "--prompt", "b", "--system-prompt", "\x04\x04"}, 2,
+                          {"the system prompt: the vocabulary has no token", "bytes left out: 2"});
+  expect_refusal({"--model", model.string(), "--prompt", ""}, 2, {"prompt 1 is empty"});
 }
 
 TEST(Step1Program, ATokenizerThatTakesTooLongEndsWithOneLine) {

@@ -23,12 +23,13 @@ void LiveText::push(std::size_t sequence, std::int32_t id) {
   if (text.ids.size() > 1 || sequences_.size() == 1) write_waiting();
 }
 
-void LiveText::end(std::size_t sequence) {
+void LiveText::end(std::size_t sequence, bool failed) {
   Sequence& text = sequences_[sequence];
   text.waiting += text.decoder.finish();
   text.has_text |= !text.waiting.empty();
   if (!text.has_text) text.waiting = text_or_ids("", text.ids);
   text.is_ended = true;
+  text.has_failed = failed;
   write_waiting();
 }
 
@@ -36,6 +37,7 @@ void LiveText::write_waiting() {
   for (; turn_ < sequences_.size(); ++turn_) {
     Sequence& text = sequences_[turn_];
     if (text.ids.empty() && !text.is_ended) return;  // it has not begun
+    if (text.ids.empty() && text.has_failed) continue;
     if (!std::exchange(has_heading_, true)) write_(heading_of(turn_, sequences_.size()));
     write_(std::exchange(text.waiting, ""));
     if (!text.is_ended) return;

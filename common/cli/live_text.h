@@ -28,8 +28,8 @@ class LiveText {
   /// A sequence has a further id. Nothing is written before a sequence has its second or ends: until then
   /// other prompts may still be computed, and their progress (progress.h) needs the line.
   void push(std::size_t sequence, std::int32_t id);
-  /// A sequence has all its ids.
-  void end(std::size_t sequence);
+  /// A sequence has all its ids. Where it has `failed` before its first one there is nothing to write of it.
+  void end(std::size_t sequence, bool failed = false);
 
  private:
   /// A text on its way.
@@ -39,6 +39,7 @@ class LiveText {
     std::string waiting = {};  // decoded, not written
     bool has_text = false;
     bool is_ended = false;
+    bool has_failed = false;
   };
 
   /// Writes what is there of the sequence whose turn it is, and of the next ones if it has ended.

@@ -409,6 +409,8 @@ void refuse_contradictions(const Options& options) {
     throw InputError("--demo and --json exclude each other: both write on stdout");
   }
   if (options.logits && !options.json) throw InputError("--logits needs --json");
+  if (options.trace == "-")
+    throw InputError("--trace - is not stdout, which is the report's; give a file: --trace trace.jsonl");
 }
 
 }  // namespace

@@ -178,6 +178,7 @@ std::string to_text(const Report& report, bool texts_already_shown) {
   std::string text;
   for (std::size_t number = 0; !texts_already_shown && number < report.sequences.size(); ++number) {
     const SequenceReport& sequence = report.sequences[number];
+    if (!sequence.error.empty() && sequence.output_ids.empty()) continue;  // it has no text
     text += heading_of(number, report.sequences.size());
     text += text_or_ids(sequence.text, sequence.output_ids) + kBelowText;
   }

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "common/cli/device.h"
 #include "common/cli/live_text.h"
@@ -53,6 +55,7 @@ std::vector<std::int32_t> encode(Program& program, const std::string& text, cons
   Encoding encoding;
   try {
     encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
+    refuse_lost_text(encoding);
   } catch (const InputError& error) {
     throw InputError(name + ": " + error.what());
   }
@@ -63,6 +66,36 @@ std::vector<std::int32_t> encode(Program& program, const std::string& text, cons
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, Program& program, const std::string& name) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
   return encode(program, std::get<std::string>(prompt), name);
+}
+
+/// The folder of the checkpoint that is read.
+std::filesystem::path model_folder(const Options& options) {
+  return options.model.empty() ? shipped_model_folder() : options.model;
+}
+
+/// A trace replaces its file, so that must be none of what this run reads: weights are mapped, and a run
+/// whose mapped file is cut off ends with a signal. Links and other names of the same file count as the file.
+/// @throws InputError naming the file, and where it is one of.
+void check_trace_is_no_input(const Options& options) {
+  std::error_code error;
+  // What does not exist replaces nothing, and nor do pipes and devices.
+  if (options.trace.empty() || !std::filesystem::is_regular_file(options.trace, error)) return;
+  const auto refuse_if_same = [&](const std::filesystem::path& input, const std::string& place) {
+    std::error_code differs;  // what cannot be looked at is not the trace, which could be
+    if (std::filesystem::equivalent(options.trace, input, differs))
+      throw InputError(
+          fmt::format("--trace would replace \"{}\", which is {}; give another file", options.trace, place));
+  };
+  for (const Prompt& prompt : options.prompts) {
+    if (const auto* file = std::get_if<PromptFile>(&prompt))
+      refuse_if_same(file->name == "-" ? "/dev/stdin" : file->name,
+                     "the text of --prompt-file " + file->name);
+  }
+  if (!options.random_weights.empty()) return;
+  const std::filesystem::path folder = model_folder(options);
+  std::filesystem::directory_iterator files(folder, error);  // empty where there is no such folder
+  for (const std::filesystem::directory_entry& entry : files)
+    refuse_if_same(entry.path(), fmt::format("a file of the model in {}", folder.string()));
 }
 
 /// Puts the texts of files in their places.
@@ -200,6 +233,7 @@ Program load_program(Step step, Options options) {
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
+  check_trace_is_no_input(given);
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());
@@ -211,7 +245,7 @@ Program load_program(Step step, Options options) {
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
     program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
   } else {
-    const std::filesystem::path folder = given.model.empty() ? shipped_model_folder() : given.model;
+    const std::filesystem::path folder = model_folder(given);
     program.model_name = folder.string();
     const ModelConfig config = read_config(folder);
     if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
@@ -290,7 +324,9 @@ Report run_and_print(Program& program, const Cache& cache) {
   RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix};
   if (live) {
     settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
-    settings.on_end = [&](std::size_t sequence, const std::string&) { live->end(sequence); };
+    settings.on_end = [&](std::size_t sequence, const std::string& reason) {
+      live->end(sequence, reason == "error");
+    };
   }
   KvStore& store = program.gpu ? *cache.store : progress;
   Report report = run_with_trace(program, *cache.manager, store, settings);

@@ -53,8 +53,8 @@ using MakeCache = std::function<Cache(const Program&)>;
 
 /// Loads what `options` ask for and checks every prompt.
 /// @throws InputError for a prompt file that cannot be read, a prompt that is empty, too long for the
-/// context, or has an id outside the vocabulary, and as the loading of config, weights and tokenizer does.
-/// RunError when the device is missing.
+/// context, or has an id outside the vocabulary, for a trace that would replace what is read, and as the
+/// loading of config, weights and tokenizer does. RunError when the device is missing.
 Program load_program(Step step, Options options);
 
 /// The prompts of `--demo` where none are given: four of different lengths, the second a longer form of the

@@ -211,14 +211,14 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
                     std::span<const std::int32_t> token_ids, std::int32_t sequence) {
   const Work work{sequence, token_ids};
   std::optional<PassPlan> plan = manager.plan({&work, 1});
-  if (!plan) throw RunError("the pool is too small for the prefix to be pinned");
+  if (!plan) throw RunError("the pool is too small for the system prompt");
   model.forward(*plan, store);
   manager.commit(*plan);
   Sampler greedy{SamplingParams{}};
   const Pick look{0, &greedy};  // nothing is chosen; this waits until the pass is done
   if (const Picked picked = model.pick({&look, 1}).front(); !picked.ok()) {
     manager.discard(work, manager.cached_tokens(sequence));
-    throw RunError("the prefix to be pinned: " + message_of(picked));
+    throw RunError("the system prompt: " + message_of(picked));
   }
   manager.pin(sequence);
   return *std::move(plan);

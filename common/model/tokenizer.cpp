@@ -214,6 +214,13 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
+void refuse_lost_text(const Encoding& encoding) {
+  if (!encoding.ids.empty() || encoding.bytes_left_out == 0) return;
+  throw InputError(
+      fmt::format("the vocabulary has no token for any of the text, bytes left out: {}; give other text",
+                  encoding.bytes_left_out));
+}
+
 Encoding Tokenizer::encode_text(std::string_view text, bool add_special, std::stop_token stop) const {
   if (const auto offset = find_invalid_utf8(text)) {
     throw InputError(fmt::format("the text is not valid UTF-8 at byte {}", *offset));

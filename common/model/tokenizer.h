@@ -25,6 +25,10 @@ struct Encoding {
   std::optional<std::int32_t> doubled;
 };
 
+/// @throws InputError, saying how many bytes a text had, if all of them were left out: it is not empty, and
+/// there is nothing to compute.
+void refuse_lost_text(const Encoding& encoding);
+
 /// The tokenizer of a Hugging Face checkpoint: byte-level BPE (GPT-2, Qwen, Llama 3) or SentencePiece-style
 /// BPE (Llama 2, TinyLlama). Immutable after loading; const calls may run on several threads.
 class Tokenizer {

@@ -121,6 +121,7 @@ Encoding encode_prompt(const RequestFields& fields, const std::string& text, con
   try {
     encoding = model.tokenizer->encode_text(
         text, fields.flag("add_special_tokens").value_or(model.add_special_tokens), model.stop);
+    refuse_lost_text(encoding);
   } catch (const InputError& error) {
     throw RequestError(400, name, name + ": " + error.what());
   }

@@ -20,11 +20,13 @@ Json reason_of(const std::string& reason) {
   return reason == "capacity" ? "length" : reason;
 }
 
-Json usage_of(const GenerationSummary& summary) {
-  return {{"prompt_tokens", summary.prompt_tokens},
-          {"completion_tokens", summary.generated_tokens},
-          {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
+Json usage_of(const GenerationSummary& summary, std::int64_t bytes_left_out) {
+  Json usage = {{"prompt_tokens", summary.prompt_tokens},
+                {"completion_tokens", summary.generated_tokens},
+                {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
+                {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
+  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;  // not OpenAI's: /generate tells it too
+  return usage;
 }
 
 Json choice_of(std::int64_t index, const std::string& text, const std::string& reason) {
@@ -33,15 +35,21 @@ Json choice_of(std::int64_t index, const std::string& text, const std::string& r
 
 class CompletionForm final : public AnswerForm {
  public:
-  CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream)
-      : id_(std::move(id)), created_(created), model_(std::move(model)), usage_in_stream_(usage_in_stream) {}
+  /// @param bytes_left_out  of the prompt: told where there are any
+  CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream,
+                 std::int64_t bytes_left_out)
+      : id_(std::move(id)),
+        created_(created),
+        model_(std::move(model)),
+        usage_in_stream_(usage_in_stream),
+        bytes_left_out_(bytes_left_out) {}
 
   Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
     Json answer = frame();
     for (const GeneratedOutput& output : outputs)
       answer["choices"].push_back(
           choice_of(std::ssize(answer["choices"]), output.text, output.finish_reason));
-    answer["usage"] = usage_of(summary);
+    answer["usage"] = usage_of(summary, bytes_left_out_);
     return answer;
   }
 
@@ -54,7 +62,7 @@ class CompletionForm final : public AnswerForm {
     }
     if (part.summary && usage_in_stream_) {
       events.push_back(frame());
-      events.back()["usage"] = usage_of(*part.summary);
+      events.back()["usage"] = usage_of(*part.summary, bytes_left_out_);
     }
     return events;
   }
@@ -72,6 +80,7 @@ class CompletionForm final : public AnswerForm {
   std::int64_t created_;
   std::string model_;
   bool usage_in_stream_;
+  std::int64_t bytes_left_out_;
 };
 
 /// A field that would change what comes, or how much of it, and that is not done here.
@@ -95,6 +104,9 @@ const std::vector<UndoneField>& undone_fields() {
       {"logits_processors", none},
       {"bad_words", none},
       {"bad_words_ids", none},
+      {"banned_strings", none},
+      {"banned_tokens", none},
+      {"ban_eos_token", false},
       {"allowed_token_ids", none},
       {"min_p", 0},
       {"top_a", 0},
@@ -105,6 +117,7 @@ const std::vector<UndoneField>& undone_fields() {
       {"xtc_probability", 0},
       {"dynatemp_range", 0},
       {"smoothing_factor", 0},
+      {"guidance_scale", 1},
       {"mirostat", 0},
       {"mirostat_mode", 0},
       // Which texts are allowed.
@@ -114,6 +127,9 @@ const std::vector<UndoneField>& undone_fields() {
       {"guided_regex"},
       {"guided_choice"},
       {"guided_grammar"},
+      {"guided_decoding"},
+      {"structural_tag"},
+      {"ebnf"},
       {"json_schema"},
       {"grammar", ""},
       {"regex"},
@@ -123,11 +139,15 @@ const std::vector<UndoneField>& undone_fields() {
       {"function_call", "none"},
       // Where a text ends, and how many there are.
       {"stop_token_ids", none},
+      {"stop_sequences", none},
+      {"stop_regex", none},
       {"include_stop_str_in_output", false},
       {"min_tokens", 0},
       {"min_length", 0},
+      {"min_new_tokens", 0},
       {"max_length"},
       {"max_new_tokens"},
+      {"max_output_tokens"},
       {"n_predict"},
       {"num_predict"},
       {"use_beam_search", false},
@@ -156,9 +176,23 @@ void refuse_what_is_not_done(const RequestFields& fields) {
     throw RequestError(400, name,
                        fmt::format("{} is not done here; it must be {}null or absent", name, harmless));
   }
-  const std::optional<std::int64_t> best_of = fields.whole_number("best_of", 1, 1 << 20);
-  if (best_of && *best_of != fields.whole_number("n", 1, 1 << 20).value_or(1))
-    throw RequestError(400, "best_of", "best_of is not done here; it must be n or absent");
+  const std::int64_t samples = fields.whole_number("n", 1, 1 << 20).value_or(1);
+  for (const std::string name : {"best_of", "num_return_sequences"}) {
+    if (fields.whole_number(name, 1, 1 << 20).value_or(samples) != samples)
+      throw RequestError(400, name, name + " is not done here; it must be n or absent");
+  }
+  // Any number that is not above 0 turns it off.
+  const double most = std::numeric_limits<double>::max();
+  if (fields.number("top_n_sigma", -most, most).value_or(0) > 0)
+    throw RequestError(400, "top_n_sigma",
+                       "top_n_sigma is not done here; it must be 0, less, null or absent");
+}
+
+/// Greedy under another name; the temperature, which is 1 where none is given, may not contradict it.
+void check_do_sample(const RequestFields& fields, double temperature) {
+  if (!fields.flag("do_sample").value_or(true) && temperature != 0)
+    throw RequestError(400, "do_sample",
+                       "do_sample is false and the temperature is not 0; give temperature 0");
 }
 
 /// The newer name of max_tokens; the two may not contradict each other.
@@ -175,8 +209,7 @@ void read_max_completion_tokens(const RequestFields& fields, GenerationRequest& 
 }
 
 /// One text, or one list of token ids; either may stand alone in a list.
-std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::string& salt,
-                                    const ServedModel& model) {
+Encoding prompt_of(const RequestFields& fields, const std::string& salt, const ServedModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
   const bool is_list_of_prompts =
@@ -188,16 +221,16 @@ std::vector<std::int32_t> prompt_of(const RequestFields& fields, const std::stri
           fmt::format("prompt has {} prompts; send each in a request of its own", prompt->size()));
     prompt = &prompt->front();
   }
-  std::vector<std::int32_t> ids;
+  Encoding encoding;
   if (prompt->is_string()) {
-    ids = encode_prompt(fields, prompt->get<std::string>(), "prompt", model).ids;
+    encoding = encode_prompt(fields, prompt->get<std::string>(), "prompt", model);
   } else if (prompt->is_array()) {
-    ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
+    encoding.ids = token_ids_of(*prompt, "prompt", model.config->vocab_size);
   } else {
     throw wrong_value("prompt", "a string or a list of token ids", *prompt);
   }
-  check_prompt_length(ids, "prompt", salt, model);
-  return ids;
+  check_prompt_length(encoding.ids, "prompt", salt, model);
+  return encoding;
 }
 
 bool wants_usage(const RequestFields& fields) {
@@ -231,6 +264,7 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   refuse_what_is_not_done(fields);
   SamplingParams& sampling = request.sampling;
   sampling.temperature = fields.number("temperature", 0, std::numeric_limits<double>::max()).value_or(1);
+  check_do_sample(fields, sampling.temperature);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
   const std::optional<std::uint64_t> seed = fields.seed("seed");
   sampling.seed = seed ? *seed : any_seed();
@@ -238,8 +272,10 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
     fields.text(name);  // there is one model, and the answer names it
   asked.stream = fields.flag("stream").value_or(false);
   const bool usage_in_stream = wants_usage(fields);
-  request.prompt_ids = prompt_of(fields, request.salt, model);
-  asked.form = std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream);
+  Encoding prompt = prompt_of(fields, request.salt, model);
+  request.prompt_ids = std::move(prompt.ids);
+  asked.form =
+      std::make_unique<CompletionForm>(id, created, model.name, usage_in_stream, prompt.bytes_left_out);
   return asked;
 }
 
