@@ -665,7 +665,7 @@ TEST_F(AnHttpServer, ClosesWhoHasNotEndedARequestForANewcomer) {
     wait_for_connections(3);
     for (HttpClient* client : {&third, &second, &first}) send_alone(*client, beginning);
     send_alone(first, "x");  // the last to send, and accepted first all the same
-    EXPECT_EQ(connect().get("/health").status, 200) << beginning;
+    ASSERT_EQ(connect().get("/health").status, 200) << beginning;
     EXPECT_TRUE(first.ended_by_server()) << beginning;
     wait_for_connections(2);  // the newcomer has hung up
     for (int n = 0; n < 10; ++n) expect_alive();
