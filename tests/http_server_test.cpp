@@ -653,6 +653,42 @@ TEST_F(AnHttpServer, ServesEverybodyBesideAsManyIdleConnectionsAsItTakes) {
   EXPECT_LE(counts().connections, 8U);
 }
 
+// Neither a part of a request nor more of it now and then keeps a connection from giving way.
+TEST_F(AnHttpServer, ClosesWhoHasNotEndedARequestForANewcomer) {
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n";
+  for (const std::string& beginning : {std::string("GET /ec"), head, head + "x"}) {
+    HttpLimits limits;
+    limits.connections = 3;
+    limits.read = limits.idle = kForEver * 10;
+    start(limits);
+    HttpClient first = connect(), second = connect(), third = connect();
+    wait_for_connections(3);
+    for (HttpClient* client : {&third, &second, &first}) send_alone(*client, beginning);
+    send_alone(first, "x");  // the last to send, and accepted first all the same
+    ASSERT_EQ(connect().get("/health").status, 200) << beginning;
+    EXPECT_TRUE(first.ended_by_server()) << beginning;
+    wait_for_connections(2);  // the newcomer has hung up
+    for (int n = 0; n < 10; ++n) expect_alive();
+    EXPECT_EQ(counts().responses.count(503), 0U) << beginning;
+  }
+}
+
+TEST_F(AnHttpServer, KeepsNobodyOutForThoseThatItLeaves) {
+  HttpLimits limits;
+  limits.connections = 3;
+  limits.linger = limits.write = kForEver * 10;
+  start(limits);
+  std::vector<HttpClient> refused;
+  for (int n = 0; n < 20; ++n) {
+    refused.push_back(connect());
+    refused.back().send("no request\r\n\r\n");
+    EXPECT_EQ(refused.back().read_response().status, 400);
+    expect_alive();
+  }
+  EXPECT_LE(counts().connections, 2 * limits.connections);
+  EXPECT_EQ(counts().responses.count(503), 0U);
+}
+
 TEST_F(AnHttpServer, DoesNotWaitForLongForAClientThatItLeaves) {
   HttpLimits limits;
   limits.linger = milliseconds(50);

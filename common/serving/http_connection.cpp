@@ -128,14 +128,15 @@ void HttpConnection::start() {
 
 void HttpConnection::become_idle() {
   state_ = State::idle;
-  idle_since_ = std::chrono::steady_clock::now();
+  waiting_since_ = std::chrono::steady_clock::now();
   set_deadline(owner_.limits().idle);
 }
 
-std::optional<std::chrono::steady_clock::time_point> HttpConnection::idle_since() const {
+std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_since() const {
   error_code error;
-  const bool is_idle = state_ == State::idle && unparsed_.empty() && socket_.available(error) == 0;
-  return is_idle ? std::optional(idle_since_) : std::nullopt;
+  const bool may_be_whole = state_ == State::idle && socket_.available(error) > 0;  // a request, unread
+  if (state_ == State::answering || may_be_whole) return std::nullopt;
+  return waiting_since_;
 }
 
 void HttpConnection::turn_away() {
@@ -318,6 +319,7 @@ void HttpConnection::all_sent() {
 /// were closed while input is unread, the system would throw that away.
 void HttpConnection::leave() {
   state_ = State::leaving;
+  waiting_since_ = std::chrono::steady_clock::now();
   parser_.reset();
   unparsed_.clear();
   await_taking();

@@ -57,8 +57,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void close();
   /// Whether there is a request that is not answered to the end.
   bool is_busy() const { return exchange_ != nullptr; }
-  /// Since when nothing has been asked; nothing if a request is there, or on its way.
-  std::optional<std::chrono::steady_clock::time_point> idle_since() const;
+  /// Whether all that is still awaited of the client is that it leaves.
+  bool is_being_left() const { return state_ == State::leaving; }
+  /// Since when the client owes something: a whole request since it was accepted or last answered, however
+  /// much of it is here, or its leaving. Nothing while a request is answered or waits to be looked at.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since() const;
 
  private:
   class Exchange;
@@ -99,7 +102,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnectionOwner& owner_;
   boost::asio::steady_timer timer_;
   State state_ = State::idle;
-  std::chrono::steady_clock::time_point idle_since_;  // where it is
+  std::chrono::steady_clock::time_point waiting_since_;  // where it is
 
   std::array<char, 8192> incoming_;  // of the pending read
   std::string unparsed_;             // input that no parser has taken

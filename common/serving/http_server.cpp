@@ -214,27 +214,33 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
       if (!error) accept();
     });
   }
+  /// Those that are being left take no place of the others; together they are twice as many at most.
   void take(tcp::socket socket) {
-    if (connections_.size() >= limits_.connections) close_longest_idle();
-    if (connections_.size() >= 2 * limits_.connections) return;  // too many even of those turned away
-    const bool is_one_too_many = connections_.size() >= limits_.connections;
+    const auto left = static_cast<std::size_t>(std::ranges::count_if(
+        connections_, [](const auto& connection) { return connection->is_being_left(); }));
+    const bool is_full = connections_.size() - left >= limits_.connections;
+    const bool is_one_too_many = is_full && !close_longest_waiting(/*being_left=*/false);
+    if (left >= limits_.connections) close_longest_waiting(/*being_left=*/true);
     const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
     connections_.insert(connection);
     is_one_too_many ? connection->turn_away() : connection->start();
   }
 
-  /// Makes room for one more. A client that wants to go on connects again; its idle connection may end at any
-  /// time anyhow.
-  void close_longest_idle() {
-    std::shared_ptr<HttpConnection> longest_idle;
+  /// Makes room for one more. A client that wants to go on connects again; its connection may end at any time
+  /// before its request is whole anyhow.
+  /// @param being_left  which of the connections give way
+  /// @returns whether there was one
+  bool close_longest_waiting(bool being_left) {
+    std::shared_ptr<HttpConnection> longest;
     auto first = std::chrono::steady_clock::time_point::max();
     for (const auto& connection : connections_) {
-      const auto since = connection->idle_since();
-      if (!since || *since >= first) continue;
+      const auto since = connection->waiting_since();
+      if (connection->is_being_left() != being_left || !since || *since >= first) continue;
       first = *since;
-      longest_idle = connection;
+      longest = connection;
     }
-    if (longest_idle) longest_idle->close();
+    if (longest) longest->close();
+    return longest != nullptr;
   }
 
   bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
