@@ -25,8 +25,8 @@ std::string name_of(Step step);
 
 /// A text that stands in a file; prompt_file.h reads it.
 struct PromptFile {
-  std::string name;  ///< "-" is stdin
-  bool operator==(const PromptFile&) const = default;
+  std::string name;                                    ///< "-" is stdin
+  bool operator==(const PromptFile&) const = default;  ///< the same name
 };
 
 /// One sequence as asked for: a text to encode, token ids as they are, or a file that holds a text.

@@ -34,7 +34,7 @@ std::string text_or_ids(std::string text, std::span<const std::int32_t> ids);
 
 /// What stands above the text of sequence `number` (0 is the first) of `sequences`, and below it.
 std::string heading_of(std::size_t number, std::size_t sequences);
-inline constexpr const char* kBelowText = "\n\n";
+inline constexpr const char* kBelowText = "\n\n";  ///< below each text
 
 /// The report for a terminal: the generated texts are not repeated when `texts_already_shown`.
 std::string to_text(const Report& report, bool texts_already_shown);

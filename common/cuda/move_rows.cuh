@@ -59,7 +59,7 @@ __device__ inline std::int64_t row_of_lane() {
 
 /// For `move_row`: K and V stay as they are.
 struct AsTheyAre {
-  __device__ void operator()(RowPack&, RowPack&) const {}
+  __device__ void operator()(RowPack&, RowPack&) const {}  ///< of K, of V
 };
 
 /// Moves one row of K and one of V, [packs] each. A lane has all its loads of a round under way, eight of 16

@@ -12,7 +12,7 @@ namespace kvcache {
 
 namespace fs = std::filesystem;
 
-bool has_entry(const fs::path& path) {
+bool has_entry(const std::filesystem::path& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   if (status.type() == fs::file_type::none)
@@ -20,7 +20,7 @@ bool has_entry(const fs::path& path) {
   return status.type() != fs::file_type::not_found;
 }
 
-void require_regular_file(const fs::path& path) {
+void require_regular_file(const std::filesystem::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {

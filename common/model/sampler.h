@@ -37,8 +37,8 @@ struct Picked {
     infinity,  ///< a logit is +infinity
     nothing,   ///< no logit is above -infinity
   };
-  Problem problem = Problem::none;
-  std::int32_t id = 0;      ///< of the token, where there is no problem
+  Problem problem = Problem::none;  ///< why there is no id
+  std::int32_t id = 0;              ///< of the token, where there is no problem
   std::int64_t logits = 0;  ///< nan, infinity: the index of the first such logit; nothing: how many there are
 
   /// Whether there is an id.

@@ -57,7 +57,7 @@ class UnreadRequests {
 /// if they waited: they would otherwise all come back at once.
 class Pace {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;            ///< of the ends
   static constexpr std::chrono::seconds kLately{30};  ///< ends before that tell nothing of now
   static constexpr std::int64_t kLongestWait = 60;    ///< seconds; clients do not wait longer than a minute
   static constexpr std::int64_t kFirstGuess = 8;      ///< requests a second, while too few have ended
