@@ -108,7 +108,9 @@ TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
     const Pick wanted{0, &greedy};
     return on_gpu_->pick({&wanted, 1}).front();
   };
-  GenerationRequest good{.prompt_ids = good_prompt(3 * thirds.block_size + 1), .max_tokens = 1};
+  GenerationRequest good;
+  good.prompt_ids = good_prompt(3 * thirds.block_size + 1);
+  good.max_tokens = 1;
   std::vector<std::int32_t> bad = good.prompt_ids;
   bad.back() = DamagedModel::kBadToken;
   EXPECT_FALSE(pick(1, bad).ok());
