@@ -289,7 +289,7 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
     try {
       asked = std::make_shared<AskedGeneration>(request.read(request.body));
     } catch (const StoppedByRequest&) {
-      // The server ends.
+      // The server is shutting down; not_serving() says so below.
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {

@@ -362,8 +362,8 @@ void HttpConnection::await_taking() {
   set_deadline(owner_.limits().write);
 }
 
-/// Bytes that have arrived where the client is. The system takes more at once than a slow client does, so
-/// that it is no measure of him by itself.
+/// Bytes that have arrived where the client is: those given to the system, less those that it still holds.
+/// A slow client may leave many there.
 std::uint64_t HttpConnection::taken() {
   int waiting = 0;  // in the system
   const bool is_known = ioctl(socket_.native_handle(), SIOCOUTQ, &waiting) == 0;
