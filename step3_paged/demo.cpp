@@ -6,7 +6,7 @@
 
 #include "common/cli/terminal.h"
 #include "fmt/format.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 
 namespace kvcache {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "common/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "common/model/weights.h"
 
 namespace kvcache {

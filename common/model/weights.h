@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/model/config.h"
-#include "common/model/dtype.h"
 
 namespace kvcache {
 

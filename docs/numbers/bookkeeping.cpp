@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 
 namespace kvcache {
 

@@ -5,12 +5,12 @@
 
 #include <cmath>
 
-#include "common/kv/formulas.h"
 #include "docs/numbers/bookkeeping.h"
+#include "docs/numbers/formulas.h"
 #include "docs/numbers/verdict.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {

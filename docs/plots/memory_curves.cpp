@@ -6,14 +6,14 @@
 #include <iterator>
 #include <random>
 
-#include "common/error.h"
-#include "common/kv/formulas.h"
+#include "common/base/error.h"
 #include "common/model/config.h"
 #include "docs/numbers/bookkeeping.h"
 #include "docs/numbers/experiments.h"
+#include "docs/numbers/formulas.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {

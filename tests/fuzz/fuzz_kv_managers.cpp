@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "tests/fuzz/hold.h"
 

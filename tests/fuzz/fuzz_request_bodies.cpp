@@ -2,10 +2,10 @@
 //
 // Holds: RequestError with status 400 or 422, or a request of the model's own ids that fits its cache.
 #include "common/model/config.h"
-#include "common/model/tokenizer.h"
-#include "common/serving/openai.h"
-#include "common/serving/request_fields.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "common/server/openai.h"
+#include "common/server/request_fields.h"
+#include "common/tokenizer/tokenizer.h"
+#include "step3_paged/paged_manager.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;
