@@ -67,7 +67,9 @@ class ServingEngineThatShares : public ServingEngine {};
 /// With a model in which one token is damaged.
 class ServingEngineWithADamagedToken : public ServingEngine {
  protected:
-  void SetUp() override { model_ = loaded_model(damaged_.path(), pool_, DType::f32, {{}}); }
+  void SetUp() override {
+    model_ = loaded_model(damaged_.path(), pool_, DType::f32, std::vector<std::int32_t>{});
+  }
 
   static GenerationRequest asking(std::vector<std::int32_t> prompt_ids, std::int64_t tokens) {
     GenerationRequest request;
@@ -631,7 +633,7 @@ TEST_P(ServingEngineWithADamagedToken, DropsThePlanThatWouldShareWhatIsForgotten
 TEST_P(ServingEngineWithADamagedToken, EndsARequestWhoseLogitsAreInfinite) {
   // One number of the head: with some prompts the logit is beyond the largest float, one way or the other.
   damaged_.set("lm_head.weight", 700, 3e38F, 1);
-  model_ = loaded_model(damaged_.path(), pool_, DType::f32, {{}});
+  model_ = loaded_model(damaged_.path(), pool_, DType::f32, std::vector<std::int32_t>{});
   ServingPlay play = this->play(96);
   std::map<GenerationId, SequenceReport> expected;
   std::map<std::string, int> reasons;

@@ -106,7 +106,8 @@ class AnEngineThread : public testing::Test {
 
   std::latch held_{1}, go_on_{1};
   ThreadPool pool_{1};
-  std::unique_ptr<Transformer> model_ = reference_model("llama-mha", pool_, DType::f32, {{}});
+  std::unique_ptr<Transformer> model_ =
+      reference_model("llama-mha", pool_, DType::f32, std::vector<std::int32_t>{});
   ServingCache cache_{Kind::sharing, 40, 4, model_->config(), pool_};
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<Engine> engine_;

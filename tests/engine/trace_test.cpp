@@ -154,7 +154,7 @@ TEST(Trace, RebuildsAFlatCacheAfterEveryCall) {
 }
 
 TEST(Trace, RebuildsAPagedCacheAfterEveryCall) {
-  TracedManager traced(std::make_unique<KVCacheManager>(PagedShape{12, 3, 1}), "step3_paged");
+  TracedManager traced(std::make_unique<PagedManager>(PagedShape{12, 3, 1}), "step3_paged");
   RandomCalls(traced, false, 2).run(2000);
   const TraceReplay& replay = traced.replay();
   for (const char* event : {"plan", "commit", "abort", "free", "refuse"})
@@ -182,7 +182,7 @@ TEST(Trace, RebuildsASharedCacheAfterEveryCall) {
 }
 
 TEST(Trace, ARefusalIsToldOnceUntilTheSequenceFits) {
-  KVCacheManager manager(PagedShape{2, 2, 1});
+  PagedManager manager(PagedShape{2, 2, 1});
   std::stringstream lines;
   TracingManager tracing(manager, lines, "step3_paged", "none", {});
   const Tokens ids{1, 2, 3, 4};
@@ -211,7 +211,7 @@ TEST(Trace, ARefusalIsToldOnceUntilTheSequenceFits) {
 // A manager that is traced answers as it does untraced: also the questions that have an answer of their own
 // in the interface, which a decorator silently gives if it forgets one.
 TEST(Trace, ForwardsEveryCallOfTheInterface) {
-  const std::string tracing = read_file(SOURCE_DIR "/common/kv/tracing_manager.h");
+  const std::string tracing = read_file(SOURCE_DIR "/common/engine/tracing_manager.h");
   const std::string interface = read_file(SOURCE_DIR "/common/kv/kv_manager.h");
   const std::regex declaration(R"(virtual [^~;{]*?(\w+)\([^;{]*\)[^;{]*[;{])");
   int calls = 0;

@@ -430,7 +430,7 @@ TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
       if (part.contains("id")) ids.push_back(part["id"]);
       EXPECT_EQ(part.contains("finish_reason"), &part == &parts.back());
     }
-    EXPECT_EQ(text, whole["text"]);
+    EXPECT_EQ(text, whole["text"].get<std::string>());
     EXPECT_EQ(Json(ids), whole["ids"]);
     EXPECT_EQ(parts.back()["finish_reason"], whole["finish_reason"]);
     EXPECT_EQ(parts.back()["usage"]["generated_tokens"], whole["usage"]["generated_tokens"]);
@@ -476,7 +476,7 @@ TEST_F(AGenerationServer, JoinsTheTokensOfASampleForAClientThatReadsSlowly) {
     EXPECT_EQ(part.contains("usage"), &part == &parts.back());
   }
   for (std::size_t sample = 0; sample < 8; ++sample) {
-    EXPECT_EQ(texts[sample], whole["samples"][sample]["text"]);
+    EXPECT_EQ(texts[sample], whole["samples"][sample]["text"].get<std::string>());
     EXPECT_EQ(Json(ids[sample]), whole["samples"][sample]["ids"]);
     EXPECT_EQ(reasons[sample], "length");
   }

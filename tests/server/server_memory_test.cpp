@@ -56,6 +56,7 @@ TEST_F(AServersMemory, IsHalfOfWhatTheMachineHasLeft) {
   Options options;
   options.serve = true;
   options.random_weights = "tiny";
+  options.device = DeviceChoice::cpu;
   const std::int64_t before = machine_memory().total;
   const Program program = load_program(Step::paged, options);
   EXPECT_GT(program.memory_to_serve, 0);

@@ -602,8 +602,8 @@ TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
   // Every thread takes some address space for its stack, so a limit on that limits threads.
   const std::string program = (std::filesystem::path(BINARY_DIR) / "step1_no_cache").string();
   const ProgramResult result = run_program(
-      "/bin/sh",
-      {"-c", "ulimit -v 1000000; exec \"$0\" --model \"$1\" --ids 5 --threads 1000", program, kTinyModel});
+      "/bin/sh", {"-c", "ulimit -v 1000000; exec \"$0\" --model \"$1\" --ids 5 --device cpu --threads 1000",
+                  program, kTinyModel});
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
