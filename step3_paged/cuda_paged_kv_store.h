@@ -12,7 +12,7 @@
 #include "common/model/config.h"
 #include "step3_paged/cuda_gather.h"
 #include "step3_paged/paged_kv_store.h"
-#include "step3_paged/paged_manager.h"
+#include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 

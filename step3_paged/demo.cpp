@@ -130,7 +130,7 @@ class WalkThrough {
   }
 
   const Program& program_;
-  KVCacheManager manager_;
+  PagedManager manager_;
   std::vector<std::vector<std::int32_t>> all_ids_;  // of the run's sequences, prompt and output
 };
 

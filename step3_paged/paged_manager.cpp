@@ -6,7 +6,7 @@
 
 namespace kvcache {
 
-KVCacheManager::Demand KVCacheManager::demand(std::span<const Work> work) const {
+PagedManager::Demand PagedManager::demand(std::span<const Work> work) const {
   Demand result;
   for (const Work& wanted : work) {
     const auto table = tables_.find(wanted.sequence);
@@ -18,7 +18,7 @@ KVCacheManager::Demand KVCacheManager::demand(std::span<const Work> work) const 
   return result;
 }
 
-std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
+std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
   check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   // Count before taking anything: a refusal then has nothing to undo.
@@ -44,13 +44,13 @@ std::optional<PassPlan> KVCacheManager::plan(std::span<const Work> work) {
   return plan;
 }
 
-void KVCacheManager::commit(const PassPlan& plan) {
+void PagedManager::commit(const PassPlan& plan) {
   for (std::size_t s = 0; s < plan.sequences.size(); ++s)
     tables_.at(plan.sequences[s]).length = plan.context_len[s];
   planned_ = false;
 }
 
-void KVCacheManager::abort(const PassPlan& plan) {
+void PagedManager::abort(const PassPlan& plan) {
   // In reverse, so that the pool hands out the same blocks next time.
   for (auto sequence = plan.sequences.rbegin(); sequence != plan.sequences.rend(); ++sequence) {
     BlockTable& table = tables_.at(*sequence);
@@ -63,7 +63,7 @@ void KVCacheManager::abort(const PassPlan& plan) {
   planned_ = false;
 }
 
-void KVCacheManager::free(std::int32_t sequence) {
+void PagedManager::free(std::int32_t sequence) {
   const auto table = tables_.find(sequence);
   if (table == tables_.end()) return;
   for (auto block = table->second.blocks.rbegin(); block != table->second.blocks.rend(); ++block)
@@ -71,7 +71,7 @@ void KVCacheManager::free(std::int32_t sequence) {
   tables_.erase(table);
 }
 
-KvMemoryReport KVCacheManager::memory() const {
+KvMemoryReport PagedManager::memory() const {
   KvMemoryReport report;
   report.bytes_per_token = shape_.bytes_per_token;
   report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
@@ -80,16 +80,16 @@ KvMemoryReport KVCacheManager::memory() const {
   return report;
 }
 
-std::vector<std::int32_t> KVCacheManager::block_table(std::int32_t sequence) const {
+std::vector<std::int32_t> PagedManager::block_table(std::int32_t sequence) const {
   const auto table = tables_.find(sequence);
   return table == tables_.end() ? std::vector<std::int32_t>{} : table->second.blocks;
 }
 
-BlocksReport KVCacheManager::blocks() const {
+BlocksReport PagedManager::blocks() const {
   return {shape_.block_size, pool_.total(), pool_.free_count(), /*cached=*/0, pool_.in_use_count()};
 }
 
-CacheState KVCacheManager::state() const {
+CacheState PagedManager::state() const {
   CacheState state;
   state.block_size = shape_.block_size;
   for (const auto& [id, table] : tables_) state.sequences[id] = {table.blocks, table.length};
@@ -99,12 +99,12 @@ CacheState KVCacheManager::state() const {
   return state;
 }
 
-std::int64_t KVCacheManager::length(std::int32_t sequence) const {
+std::int64_t PagedManager::length(std::int32_t sequence) const {
   const auto table = tables_.find(sequence);
   return table == tables_.end() ? 0 : table->second.length;
 }
 
-void KVCacheManager::check_invariants() const {
+void PagedManager::check_invariants() const {
   pool_.check_invariants();
   std::vector<bool> held(static_cast<std::size_t>(pool_.total()), false);
   std::int64_t count = 0;

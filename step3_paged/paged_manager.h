@@ -8,26 +8,17 @@
 
 #include "common/kv/kv_manager.h"
 #include "step3_paged/block_pool.h"
+#include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 
-/// The sizes of a paged cache.
-struct PagedShape {
-  std::int64_t blocks = 0;           ///< in the pool
-  std::int64_t block_size = 16;      ///< tokens per block
-  std::int64_t bytes_per_token = 0;  ///< K and V over all layers
-
-  /// Blocks that hold `tokens` tokens.
-  std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
-};
-
 /// Gives sequences the blocks they need, when they need them.
 /// slot = block_id * block_size + offset, in 64 bits.
-class KVCacheManager final : public KvManager {
+class PagedManager final : public KvManager {
  public:
   /// A new sequence is admitted only if `blocks / 100` blocks stay free for those that are already running to
   /// grow into (the watermark); it does not bind for a sequence that is alone.
-  explicit KVCacheManager(const PagedShape& shape)
+  explicit PagedManager(const PagedShape& shape)
       : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
 
   std::optional<PassPlan> plan(std::span<const Work> work) override;

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "common/base/dtype.h"
-#include "common/model/backend.h"
+#include "common/base/matrix.h"
 
 namespace kvcache {
 

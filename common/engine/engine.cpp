@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/engine/finish_reason.h"
 #include "common/engine/run.h"
 #include "common/tokenizer/utf8.h"
 #include "fmt/format.h"

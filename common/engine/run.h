@@ -39,12 +39,6 @@ void check_prompt(const std::string& name, std::span<const std::int32_t> ids, co
 PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
                     std::span<const std::int32_t> token_ids, std::int32_t sequence);
 
-/// Why a sequence ends with the ids it has: "stop" for an end-of-sequence id, "length" for its number of
-/// tokens or the end of the context. Empty: it goes on.
-/// @param token_ids  [prompt_tokens + outputs]
-std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
-                          std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos);
-
 /// Called with the index of a request and a token id as soon as it is chosen.
 using OnToken = std::function<void(std::size_t request, std::int32_t id)>;
 /// Called with the index of a request and its finish reason, before its memory goes back.

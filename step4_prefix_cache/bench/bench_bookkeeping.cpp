@@ -141,7 +141,7 @@ void time_admission(benchmark::State& state, KvManager& manager, const Prompts& 
 }
 
 void allocate_step3(benchmark::State& state, std::int64_t blocks) {
-  auto manager = used_manager<KVCacheManager>(blocks);
+  auto manager = used_manager<PagedManager>(blocks);
   time_admission(state, manager, Prompts(blocks, 1));
 }
 
@@ -401,8 +401,8 @@ void add_for_all_pools(const std::string& name, auto function, auto... arguments
 }
 
 void add_all() {
-  add_for_all_pools("KVCacheManager/allocate", allocate_step3);
-  add_for_all_pools("KVCacheManager/free", free<KVCacheManager>);
+  add_for_all_pools("PagedManager/allocate", allocate_step3);
+  add_for_all_pools("PagedManager/free", free<PagedManager>);
   add_for_all_pools("PrefixCachingManager/allocate", allocate);
   add_for_all_pools("PrefixCachingManager/free", free<PrefixCachingManager>);
   add_for_all_pools("PrefixCachingManager/hit", hit);

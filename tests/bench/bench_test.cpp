@@ -47,7 +47,7 @@ void expect_counters(const std::map<std::string, nlohmann::json>& benchmarks, co
 TEST(BenchBookkeeping, EveryOperationOfTheManagersAndTheirParts) {
   const auto benchmarks = run_benchmarks("bench_bookkeeping", "/blocks:1000/");
   for (const char* name :
-       {"KVCacheManager/allocate", "KVCacheManager/free", "PrefixCachingManager/allocate",
+       {"PagedManager/allocate", "PagedManager/free", "PrefixCachingManager/allocate",
         "PrefixCachingManager/free", "PrefixCachingManager/hit", "PrefixCachingManager/evict",
         "PrefixCachingManager/fork", "PrefixCachingManager/copy_on_write", "BlockPool/allocate",
         "BlockPool/free", "FreeBlockQueue/take_front", "FreeBlockQueue/push_back", "FreeBlockQueue/remove",

@@ -61,7 +61,7 @@ TEST(Trace, VisitorsArriveGrowAndLeave) {
 }
 
 TEST(Trace, BlocksFollowWhatIsStored) {
-  KVCacheManager paged({10, 4, 1});
+  PagedManager paged({10, 4, 1});
   const MemoryCurve curve = play(paged, two_visitors(), 4);
   EXPECT_EQ(curve.used, (Bytes{6, 7 + 8, 8 + 9, 0}));
   EXPECT_EQ(curve.reserved, (Bytes{8, 8 + 8, 8 + 12, 0}));

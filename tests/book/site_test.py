@@ -17,7 +17,7 @@ import pages  # noqa: E402
 
 WIDTHS = (390, 1440)
 # Pages of the reference of every kind: lists, a class, a file with graphs, a source, a kernel.
-REFERENCE = ["files.html", "annotated.html", "hierarchy.html", "classkvcache_1_1KVCacheManager.html", "run_8cpp.html",
+REFERENCE = ["files.html", "annotated.html", "hierarchy.html", "classkvcache_1_1PagedManager.html", "run_8cpp.html",
              "block__pool_8h_source.html", "cuda__gather_8cu.html"]
 
 LOADED = """return document.readyState === "complete"

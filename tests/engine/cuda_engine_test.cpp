@@ -76,7 +76,7 @@ TEST_F(CudaEngine, GivesTheSoloAnswersInAFlatCache) {
 }
 
 TEST_F(CudaEngine, GivesTheSoloAnswersInAPoolForAFew) {
-  CheckedManager manager(std::make_unique<KVCacheManager>(shape()));
+  CheckedManager manager(std::make_unique<PagedManager>(shape()));
   CudaPagedKvStore store(on_gpu_->config(), shape(), DType::f32, settings_, device());
   expect_solo_answers(manager, store);
   EXPECT_GT(preemptions_, 0);

@@ -143,7 +143,7 @@ std::unique_ptr<KvManager> flat(std::int64_t sequences, std::int64_t max_seq_len
   return std::make_unique<FlatCacheManager>(FlatCacheShape{sequences, max_seq_len, 1});
 }
 std::unique_ptr<KvManager> paged(std::int64_t blocks) {
-  return std::make_unique<KVCacheManager>(PagedShape{blocks, kBlockSize, 1});
+  return std::make_unique<PagedManager>(PagedShape{blocks, kBlockSize, 1});
 }
 std::unique_ptr<KvManager> sharing(std::int64_t blocks, std::int64_t host_blocks = 0) {
   return std::make_unique<PrefixCachingManager>(PagedShape{blocks, kBlockSize, 1},

@@ -35,7 +35,7 @@ void check(const ServedModel& model, const Read& read) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const ModelConfig config = read_config(model_folder);
   static const Tokenizer tokenizer(model_folder);
-  static const KVCacheManager manager({/*blocks=*/64, /*block_size=*/16, /*bytes_per_token=*/1});
+  static const PagedManager manager({/*blocks=*/64, /*block_size=*/16, /*bytes_per_token=*/1});
   static const ServedModel model{"fairytale", &config, &tokenizer, &manager, /*max_sequences=*/4};
   const std::string_view body = FuzzInput(data, size).rest();
   check(model, [&] { return read_generate_request(body, model); });

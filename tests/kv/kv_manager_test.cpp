@@ -50,7 +50,7 @@ void store(KvManager& manager, std::int32_t sequence, const Tokens& tokens) {
 std::vector<std::unique_ptr<KvManager>> managers_that_store() {
   std::vector<std::unique_ptr<KvManager>> managers;
   managers.push_back(std::make_unique<FlatCacheManager>(FlatCacheShape{4, 64, 1}));
-  managers.push_back(std::make_unique<KVCacheManager>(PagedShape{16, 4, 1}));
+  managers.push_back(std::make_unique<PagedManager>(PagedShape{16, 4, 1}));
   managers.push_back(std::make_unique<PrefixCachingManager>(PagedShape{16, 4, 1}));
   managers.push_back(
       std::make_unique<PrefixCachingManager>(PagedShape{16, 4, 1}, SharingSettings{.prefix_cache = false}));

@@ -45,7 +45,7 @@ PagedShape shape_of(const ModelConfig& config, DType dtype, std::int64_t block_s
 Kind paged(const char* name, AttentionPath path, std::int64_t block_size) {
   return {name, [=](const ModelConfig& config, DType dtype, const cuda::Device& device) -> Cache {
             const PagedShape shape = shape_of(config, dtype, block_size);
-            return {std::make_unique<KVCacheManager>(shape),
+            return {std::make_unique<PagedManager>(shape),
                     std::make_unique<CudaPagedKvStore>(config, shape, dtype,
                                                        PagedKvStore::Settings{path, DebugFill::nan}, device)};
           }};

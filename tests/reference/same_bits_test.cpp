@@ -52,7 +52,7 @@ Cache make_flat(const Setting& s) {
 
 std::function<Cache(const Setting&)> make_paged(AttentionPath path) {
   return [path](const Setting& s) -> Cache {
-    return {std::make_unique<KVCacheManager>(s.shape),
+    return {std::make_unique<PagedManager>(s.shape),
             std::make_unique<PagedKvStore>(s.config, s.shape, s.dtype, PagedKvStore::Settings{path, s.fill},
                                            s.pool)};
   };

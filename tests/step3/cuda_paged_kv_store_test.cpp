@@ -1,6 +1,7 @@
 // Step 3's storage on the GPU beside that on the CPU: given the same plans, both hold the same bytes, and
 // attention has the same bits whether K and V lie in blocks, are gathered first or always lay together.
 #include "step3_paged/cuda_paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
 
 #include <gtest/gtest.h>
 
@@ -189,7 +190,7 @@ struct PagedCache {
 
   MadeUpLayers& layers;
   PagedShape shape;
-  KVCacheManager manager;
+  PagedManager manager;
   TwinStores stores;
 };
 
@@ -397,7 +398,7 @@ TEST_F(CudaPagedKvStoreTest, TwoBatchesInTurnWithoutEverWaitingHaveTheAnswersOfW
   const PagedShape shape{80, 4, model.bytes_per_token()};
 
   // Sequences 0 and 1, then 2 and 3, in turn; one grows by a token, the other now and then by several.
-  KVCacheManager manager(shape);
+  PagedManager manager(shape);
   const std::vector<std::int32_t> ids(kTokens);
   std::vector<PassPlan> plans;
   for (std::int64_t pass = 0; pass < kPasses; ++pass) {

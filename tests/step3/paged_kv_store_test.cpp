@@ -2,6 +2,7 @@
 // bits of attention over keys and values that lie one after the other, and nothing that is not a sequence's
 // own is ever read.
 #include "step3_paged/paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
 
 #include <gtest/gtest.h>
 
@@ -73,7 +74,7 @@ struct PagedCache {
 
   MadeUpLayers& layers;
   PagedShape shape;
-  KVCacheManager manager;
+  PagedManager manager;
   OpenStore store;
 };
 
@@ -202,7 +203,7 @@ TEST(PagedKvStore, WithZeroQueriesTheOutputIsTheMeanOfExactlyTheTokensStored) {
   for (const AttentionPath path : kPaths) {
     for (const std::int64_t length : {1, 3, 4, 5, 7, 8, 9, 63, 64, 65}) {
       const PagedShape shape{40, 4, config.kv_bytes_per_token(4)};
-      KVCacheManager manager(shape);
+      PagedManager manager(shape);
       PagedKvStore store(config, shape, DType::f32, {path, DebugFill::huge}, pool);
       const std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
       const Work work{0, ids};

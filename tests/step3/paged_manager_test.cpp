@@ -56,13 +56,13 @@ class Books {
   Blocks table(std::int32_t sequence) const { return manager.block_table(sequence); }
 
   static constexpr std::int64_t kBytesPerToken = 24;
-  KVCacheManager manager;
+  PagedManager manager;
 };
 
 // ---- the pitfalls, by number ----
 
 // 6: "offset 0 and not the first" misses the block when a later append starts the new block.
-TEST(KVCacheManager, AnAppendThatStartsOnAFullBlockTakesANewOne) {
+TEST(PagedManager, AnAppendThatStartsOnAFullBlockTakesANewOne) {
   Books books(8, 4);
   ASSERT_TRUE(books.store({{7, 4}}));
   EXPECT_EQ(books.table(7), (Blocks{0}));
@@ -74,7 +74,7 @@ TEST(KVCacheManager, AnAppendThatStartsOnAFullBlockTakesANewOne) {
 }
 
 // 7: two formulas, one to ask and one to take, that disagree at some length.
-TEST(KVCacheManager, ASequenceGrowsExactlyAsFarAsThePoolGoesAtEveryLength) {
+TEST(PagedManager, ASequenceGrowsExactlyAsFarAsThePoolGoesAtEveryLength) {
   for (const std::int64_t block_size : {1, 2, 3, 4, 5}) {
     for (std::int64_t blocks = 1; blocks <= 3; ++blocks) {
       for (std::int64_t start = 1; start <= 3 * block_size; ++start) {
@@ -92,7 +92,7 @@ TEST(KVCacheManager, ASequenceGrowsExactlyAsFarAsThePoolGoesAtEveryLength) {
 }
 
 // 8: length % block_size is 0 for a full last block, which is not an empty one.
-TEST(KVCacheManager, AFullLastBlockIsFullAndNotEmpty) {
+TEST(PagedManager, AFullLastBlockIsFullAndNotEmpty) {
   for (const std::int64_t block_size : {1, 2, 3, 4, 16}) {
     for (std::int64_t length = 1; length <= 3 * block_size; ++length) {
       Books books(4, block_size);
@@ -109,7 +109,7 @@ TEST(KVCacheManager, AFullLastBlockIsFullAndNotEmpty) {
 }
 
 // 9: taking blocks until none is left, and then failing.
-TEST(KVCacheManager, AnAppendThatDoesNotFitLeavesTheTableAsItWas) {
+TEST(PagedManager, AnAppendThatDoesNotFitLeavesTheTableAsItWas) {
   Books books(4, 4);
   ASSERT_TRUE(books.store({{0, 4}}));
   ASSERT_TRUE(books.store({{1, 8}}));
@@ -122,7 +122,7 @@ TEST(KVCacheManager, AnAppendThatDoesNotFitLeavesTheTableAsItWas) {
 }
 
 // 10: registering first and allocating after.
-TEST(KVCacheManager, ASequenceThatDoesNotFitIsNotRegistered) {
+TEST(PagedManager, ASequenceThatDoesNotFitIsNotRegistered) {
   Books books(2, 4);
   ASSERT_TRUE(books.store({{0, 8}}));
   EXPECT_FALSE(books.plan({{1, 1}}));
@@ -138,7 +138,7 @@ TEST(KVCacheManager, ASequenceThatDoesNotFitIsNotRegistered) {
 }
 
 // 11: one "current mapping", overwritten by the last sequence of a batch.
-TEST(KVCacheManager, EverySequenceOfABatchGetsSlotsInItsOwnBlocks) {
+TEST(PagedManager, EverySequenceOfABatchGetsSlotsInItsOwnBlocks) {
   Books books(8, 4);
   ASSERT_TRUE(books.store({{0, 3}, {1, 6}}));
   const std::optional<PassPlan> plan = books.plan({{0, 6}, {1, 7}, {2, 2}});
@@ -153,7 +153,7 @@ TEST(KVCacheManager, EverySequenceOfABatchGetsSlotsInItsOwnBlocks) {
 }
 
 // 12: nobody gives the blocks back when a sequence ends, and the pool drains.
-TEST(KVCacheManager, TenThousandSequencesLaterEveryBlockIsFree) {
+TEST(PagedManager, TenThousandSequencesLaterEveryBlockIsFree) {
   std::mt19937 random(12);
   Books books(9, 4);
   for (std::int32_t sequence = 0; sequence < 10'000; ++sequence) {
@@ -172,7 +172,7 @@ TEST(KVCacheManager, TenThousandSequencesLaterEveryBlockIsFree) {
 }
 
 // 13: a prompt that is larger than the pool can only be refused; asking for ever changes nothing.
-TEST(KVCacheManager, APromptLargerThanThePoolIsRefusedHoweverOftenItIsTried) {
+TEST(PagedManager, APromptLargerThanThePoolIsRefusedHoweverOftenItIsTried) {
   Books books(8, 16);
   EXPECT_EQ(books.manager.capacity(), 128);
   for (int attempt = 0; attempt < 5; ++attempt) {
@@ -185,7 +185,7 @@ TEST(KVCacheManager, APromptLargerThanThePoolIsRefusedHoweverOftenItIsTried) {
 }
 
 // 14: the blocks that a failed allocation of several had already taken are gone.
-TEST(KVCacheManager, AnAllocationOfSeveralBlocksThatFailsLosesNone) {
+TEST(PagedManager, AnAllocationOfSeveralBlocksThatFailsLosesNone) {
   Books books(5, 2);
   ASSERT_TRUE(books.store({{0, 3}}));
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -198,7 +198,7 @@ TEST(KVCacheManager, AnAllocationOfSeveralBlocksThatFailsLosesNone) {
 }
 
 // 15: see also BlockPool.RefusesASecondFreeOfTheSameBlock.
-TEST(KVCacheManager, FreeingASequenceTwiceGivesItsBlocksBackOnce) {
+TEST(PagedManager, FreeingASequenceTwiceGivesItsBlocksBackOnce) {
   Books books(4, 4);
   ASSERT_TRUE(books.store({{0, 8}, {1, 4}}));
   books.manager.free(0);
@@ -212,7 +212,7 @@ TEST(KVCacheManager, FreeingASequenceTwiceGivesItsBlocksBackOnce) {
 // 16 is a matter of the store: see PagedKvStore.TheUnusedSlotsOfTheLastBlockTakeNoPart.
 
 // 17: block_id * block_size in 32 bits.
-TEST(KVCacheManager, TheSlotsOfALargePoolAreCountedInSixtyFourBits) {
+TEST(PagedManager, TheSlotsOfALargePoolAreCountedInSixtyFourBits) {
   Books books(3, 2'000'000'000);
   ASSERT_TRUE(books.store({{0, 1}, {1, 1}}));
   const std::optional<PassPlan> plan = books.plan({{2, 3}});
@@ -225,7 +225,7 @@ TEST(KVCacheManager, TheSlotsOfALargePoolAreCountedInSixtyFourBits) {
 
 // ---- admission ----
 
-TEST(KVCacheManager, APoolOfExactlyTheBlocksNeededIsEnoughAndOneFewerIsNot) {
+TEST(PagedManager, APoolOfExactlyTheBlocksNeededIsEnoughAndOneFewerIsNot) {
   for (std::int64_t tokens = 1; tokens <= 18; ++tokens) {
     const std::int64_t needed = (tokens + 3) / 4;
     EXPECT_TRUE(Books(needed, 4).store({{0, tokens}})) << tokens;
@@ -233,7 +233,7 @@ TEST(KVCacheManager, APoolOfExactlyTheBlocksNeededIsEnoughAndOneFewerIsNot) {
   }
 }
 
-TEST(KVCacheManager, ANewSequenceLeavesTheWatermarkFreeForThoseThatRun) {
+TEST(PagedManager, ANewSequenceLeavesTheWatermarkFreeForThoseThatRun) {
   Books books(200, 1);  // a watermark of two blocks
   ASSERT_TRUE(books.store({{0, 100}}));
   EXPECT_FALSE(books.store({{1, 99}}));
@@ -243,7 +243,7 @@ TEST(KVCacheManager, ANewSequenceLeavesTheWatermarkFreeForThoseThatRun) {
   EXPECT_EQ(books.free_blocks(), 0);
 }
 
-TEST(KVCacheManager, TheWatermarkDoesNotBindAloneInThePool) {
+TEST(PagedManager, TheWatermarkDoesNotBindAloneInThePool) {
   Books books(200, 1);
   EXPECT_TRUE(books.store({{0, 200}})) << "nobody else runs: nothing to keep blocks for";
   books.manager.free(0);
@@ -251,13 +251,13 @@ TEST(KVCacheManager, TheWatermarkDoesNotBindAloneInThePool) {
   EXPECT_TRUE(books.store({{1, 150}, {2, 48}}));
 }
 
-TEST(KVCacheManager, SmallPoolsHaveNoWatermark) {
+TEST(PagedManager, SmallPoolsHaveNoWatermark) {
   Books books(99, 1);
   EXPECT_TRUE(books.store({{0, 50}}));
   EXPECT_TRUE(books.store({{1, 49}}));
 }
 
-TEST(KVCacheManager, ARefusalChangesNothing) {
+TEST(PagedManager, ARefusalChangesNothing) {
   Books books(6, 4);
   ASSERT_TRUE(books.store({{0, 5}, {1, 7}}));
   const Blocks first = books.table(0), second = books.table(1);
@@ -271,7 +271,7 @@ TEST(KVCacheManager, ARefusalChangesNothing) {
   EXPECT_EQ(books.plan({{0, 9}, {1, 9}}).value().fresh_blocks, (Blocks{4, 5}));
 }
 
-TEST(KVCacheManager, AnAbortIsTheExactInverseOfItsPlan) {
+TEST(PagedManager, AnAbortIsTheExactInverseOfItsPlan) {
   Books books(8, 2);
   ASSERT_TRUE(books.store({{0, 3}, {1, 2}}));
   const std::vector<Books::Length> lengths{{0, 5}, {2, 4}, {1, 3}};
@@ -283,7 +283,7 @@ TEST(KVCacheManager, AnAbortIsTheExactInverseOfItsPlan) {
   EXPECT_TRUE(same_plan(*plan, books.plan(lengths).value()));
 }
 
-TEST(KVCacheManager, LengthsAdvanceAtCommitAndNotBefore) {
+TEST(PagedManager, LengthsAdvanceAtCommitAndNotBefore) {
   Books books(8, 4);
   const std::optional<PassPlan> plan = books.plan({{0, 6}});
   EXPECT_EQ(books.manager.length(0), 0);
@@ -293,7 +293,7 @@ TEST(KVCacheManager, LengthsAdvanceAtCommitAndNotBefore) {
   EXPECT_EQ(books.manager.memory().used_bytes, 6 * Books::kBytesPerToken);
 }
 
-TEST(KVCacheManager, WithNothingNewTheLastTokenIsComputedOnceMoreInItsOldSlot) {
+TEST(PagedManager, WithNothingNewTheLastTokenIsComputedOnceMoreInItsOldSlot) {
   Books books(2, 4);
   ASSERT_TRUE(books.store({{0, 8}}));
   const std::optional<PassPlan> plan = books.plan({{0, 8}});
@@ -307,7 +307,7 @@ TEST(KVCacheManager, WithNothingNewTheLastTokenIsComputedOnceMoreInItsOldSlot) {
   EXPECT_EQ(books.manager.length(0), 8);
 }
 
-TEST(KVCacheManager, ASequenceThatComesBackGetsTheBlocksThatWereFreedLast) {
+TEST(PagedManager, ASequenceThatComesBackGetsTheBlocksThatWereFreedLast) {
   Books books(8, 4);
   ASSERT_TRUE(books.store({{0, 9}, {1, 4}}));
   books.manager.free(0);
@@ -315,7 +315,7 @@ TEST(KVCacheManager, ASequenceThatComesBackGetsTheBlocksThatWereFreedLast) {
   EXPECT_EQ(books.table(2), (Blocks{0, 1, 2}));
 }
 
-TEST(KVCacheManager, MemoryCountsBlocksAndTokensOfAllSequences) {
+TEST(PagedManager, MemoryCountsBlocksAndTokensOfAllSequences) {
   Books books(10, 4);
   ASSERT_TRUE(books.store({{0, 5}, {1, 4}, {2, 1}}));
   const KvMemoryReport memory = books.manager.memory();
@@ -339,7 +339,7 @@ struct Drive {
   int operations;
 };
 
-TEST(KVCacheManager, AgreesWithAPlainModelThroughAHundredThousandOperations) {
+TEST(PagedManager, AgreesWithAPlainModelThroughAHundredThousandOperations) {
   int operations = 0, committed = 0, aborted = 0, refused = 0, freed = 0;
   std::uint32_t seed = 3000;
   for (const Drive drive : {Drive{1, 1, 5'000},
@@ -352,7 +352,7 @@ TEST(KVCacheManager, AgreesWithAPlainModelThroughAHundredThousandOperations) {
                             {120, 1, 5'000},
                             {250, 1, 2'000}}) {
     const PagedShape shape{drive.blocks, drive.block_size, 8};
-    KVCacheManager manager(shape);
+    PagedManager manager(shape);
     const auto fits = [&](const PlainModel& model, std::span<const Work> work) {
       std::int64_t in_use = 0, needed = 0;
       for (const auto& [sequence, stored] : model.sequences)

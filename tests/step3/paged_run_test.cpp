@@ -6,6 +6,7 @@
 
 #include "common/engine/run.h"
 #include "step3_paged/paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
 #include "tests/support/reference_model.h"
 
 namespace kvcache {
@@ -45,7 +46,7 @@ class WatchedManager final : public KvManager {
   std::vector<std::int32_t> freed;  // in order: preempted or ended
 
  private:
-  KVCacheManager manager_;
+  PagedManager manager_;
 };
 
 class PagedRun : public testing::Test {

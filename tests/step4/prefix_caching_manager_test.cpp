@@ -1281,7 +1281,7 @@ TEST(PrefixCacheOff, EveryPlanIsThatOfStepThree) {
   constexpr std::uint32_t seed = 3;
   std::mt19937 random(seed);
   const PagedShape shape{12, 4, 8};
-  KVCacheManager paged(shape);
+  PagedManager paged(shape);
   PrefixCachingManager sharing(shape, {.prefix_cache = false, .host_blocks = 4});
   std::map<std::int32_t, Tokens> tokens;
   for (int step = 0; step < 3000; ++step) {

@@ -15,6 +15,7 @@
 #include "common/engine/run.h"
 #include "step2_flat_cache/flat_cache.h"
 #include "step3_paged/paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "step4_prefix_cache/tiered_kv_store.h"
 #include "tests/support/reference_model.h"
@@ -137,7 +138,7 @@ struct ServingCache {
     const PagedKvStore::Settings settings{AttentionPath::paged, DebugFill::nan};
     const std::int64_t host_blocks = kind == Kind::tiered ? blocks / 2 : 0;
     if (kind == Kind::paged) {
-      keep(std::make_unique<KVCacheManager>(shape));
+      keep(std::make_unique<PagedManager>(shape));
       store = std::make_unique<PagedKvStore>(config, shape, DType::f32, settings, pool);
     } else {
       keep(std::make_unique<PrefixCachingManager>(shape, SharingSettings{.host_blocks = host_blocks}));
