@@ -38,7 +38,7 @@ enum class AttentionKernels : std::uint8_t {
 /// positions.
 class Attention {
  public:
-  /// @throws InputError for a head_dim that is not a multiple of 8, or beyond 256.
+  /// @throws InputError for a head_dim that is not a multiple of 8, or beyond kMostHeadDim.
   Attention(const Device& device, const AttentionShape& shape, DType dtype,
             AttentionKernels kernels = AttentionKernels::automatic);
 
@@ -71,7 +71,7 @@ class Attention {
   std::int64_t decode_count_ = 0, prefill_count_ = 0;
 
   // Results of rows whose positions several thread blocks share, until the last of them merges the parts.
-  std::int64_t part_room_ = 0;
+  PartRoom part_room_;
   DeviceBuffer<float> part_sums_;        ///< [parts, kv_heads, part_queries, head_dim]
   DeviceBuffer<float2> part_softmax_;    ///< [parts, kv_heads, part_queries]
   DeviceBuffer<std::uint32_t> arrived_;  ///< [parts, kv_heads], all 0 between kernels

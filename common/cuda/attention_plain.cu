@@ -7,7 +7,7 @@
 namespace kvcache::cuda {
 namespace {
 
-constexpr int kMostDimsPerLane = 256 / 32;
+constexpr int kMostDimsPerLane = kMostHeadDim / 32;
 
 /// out = softmax(q K^T / sqrt(head_dim)) V for one query per warp, with the running softmax: whenever a
 /// larger score comes, what was summed so far is scaled down to it.

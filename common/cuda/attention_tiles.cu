@@ -232,7 +232,7 @@ void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles,
   with_number_type(dtype, [&]<typename T>() {
     if (pass.head_dim <= 64) return launch_tiles<T, 64>(pass, tiles, stream);
     if (pass.head_dim <= 128) return launch_tiles<T, 128>(pass, tiles, stream);
-    return launch_tiles<T, 256>(pass, tiles, stream);
+    return launch_tiles<T, kMostHeadDim>(pass, tiles, stream);
   });
 }
 
