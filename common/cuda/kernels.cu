@@ -1,8 +1,8 @@
 /// @file
 /// See kernels.h. These kernels move memory and compute little: a thread takes 16 bytes at a time where rows
 /// are aligned for it.
-#include "common/cuda/kernels.h"
 #include "common/cuda/attention_work.h"
+#include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
 
 namespace kvcache::cuda {
