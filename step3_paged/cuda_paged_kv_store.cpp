@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <vector>
 
 #include "common/base/number.h"
@@ -40,6 +39,16 @@ CudaPagedKvStore::CudaPagedKvStore(const ModelConfig& config, const PagedShape& 
       v_(config.layers * layer_bytes_, "the pool's V"),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
 
+std::int64_t CudaPagedKvStore::most_bytes_of_attention(const ModelConfig& config, DType dtype,
+                                                       AttentionPath path, std::int64_t tokens,
+                                                       std::int64_t sequences) {
+  const AttentionShape shape{config.heads, config.kv_heads, config.head_dim};
+  const std::int64_t parts = cuda::PartRoom::at_most(shape, tokens, sequences).bytes();
+  if (path == AttentionPath::paged) return parts;
+  const std::int64_t layer_bytes = tokens * config.kv_bytes_per_token(size_of(dtype)) / config.layers;
+  return parts + cuda::DeviceBuffer<std::byte>::most_room(layer_bytes);
+}
+
 void CudaPagedKvStore::begin(const PassPlan& plan) {
   prepare_blocks(plan, device_.stream());
   send(plan);
@@ -61,7 +70,8 @@ void CudaPagedKvStore::send(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
-/// A decode step's slots follow from what the GPU has; a prefill's are sent.
+/// A decode step's slots follow from the block table and the contexts, which are sent anyway; a prefill's are
+/// sent. The plan has both: the CPU's store reads them there.
 const std::int64_t* CudaPagedKvStore::slot_mapping(const PassPlan& plan) {
   const auto sequences = std::ssize(plan.sequences);
   const bool decode = plan.row_begin.back() == sequences;
@@ -134,9 +144,8 @@ void CudaPagedKvStore::copy_layers(std::byte* to, std::int64_t to_distance, cons
 }
 
 void CudaPagedKvStore::fill(std::int32_t block, cudaStream_t stream) {
-  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
   std::byte number[sizeof(std::uint32_t)] = {};
-  write_number(dtype_, value, number);
+  write_number(dtype_, number_of(settings_.fill), number);
   std::uint32_t bits = 0;
   std::memcpy(&bits, number, sizeof bits);
   for (std::byte* first : {k_block(0, block), v_block(0, block)}) {

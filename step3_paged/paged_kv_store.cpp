@@ -3,7 +3,6 @@
 #include "step3_paged/paged_kv_store.h"
 
 #include <cstring>
-#include <limits>
 
 #include "common/base/number.h"
 #include "common/cpu/scatter.h"
@@ -80,7 +79,7 @@ void PagedKvStore::copy(const BlockCopy& wanted) {
 }
 
 void PagedKvStore::fill(std::int32_t block) {
-  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
+  const float value = number_of(settings_.fill);
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     for (std::int64_t at = 0; at < block_bytes_; at += size_of(dtype_)) {
       write_number(dtype_, value, k_block(layer, block) + at);

@@ -7,6 +7,9 @@
 #include "common/base/error.h"
 #include "common/cli/machine.h"
 #include "fmt/format.h"
+#ifdef WITH_CUDA
+#include "step3_paged/cuda_paged_kv_store.h"
+#endif
 
 namespace kvcache {
 namespace {
@@ -41,22 +44,18 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool can take. On a GPU attention has memory of its own for the parts of long rows, and with
-/// --attention gather for one layer of all sequences of a pass; both grow by half, or to twice what is
-/// needed.
+/// Bytes that a pool can take. On a GPU attention has memory of its own.
 std::int64_t usable(const Program& program) {
+#ifdef WITH_CUDA
   const Options& options = program.options;
-  if (!program.gpu || !(options.kv_memory_auto || options.serve)) return program.memory;
-  const ModelConfig& config = program.model->config();
-  const std::int64_t tokens = tokens_of_all_requests(program);
-  // A part is of 256 positions at least; the query heads of a group are taken 16 at a time.
-  const std::int64_t group = config.heads / config.kv_heads;
-  const std::int64_t heads = config.kv_heads * (group <= 16 ? group : (group + 15) / 16 * 16);
-  const std::int64_t part_bytes = heads * (config.head_dim + 2) * 4;
-  std::int64_t left = program.memory - 2 * (tokens / 256 + std::ssize(program.requests)) * part_bytes;
-  if (options.attention == AttentionPath::gather)
-    left -= tokens * 3 / 2 * config.kv_bytes_per_token(size_of(program.dtype)) / config.layers;
-  return std::max<std::int64_t>(0, left);
+  if (program.gpu && (options.kv_memory_auto || options.serve)) {
+    const std::int64_t attention = CudaPagedKvStore::most_bytes_of_attention(
+        program.model->config(), program.dtype, options.attention, tokens_of_all_requests(program),
+        std::ssize(program.requests));
+    return std::max<std::int64_t>(0, program.memory - attention);
+  }
+#endif
+  return program.memory;
 }
 
 }  // namespace
