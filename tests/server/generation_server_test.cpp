@@ -498,7 +498,7 @@ TEST_F(AGenerationServer, JoinsTheTextOfAChoiceForAClientOfOpenAiThatReadsSlowly
     for (const Json& choice : part["choices"]) texts[choice["index"].get<std::size_t>()] += choice["text"];
   }
   for (std::size_t sample = 0; sample < 8; ++sample)
-    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"]);
+    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"].get<std::string>());
   EXPECT_EQ(parts.back()["usage"], whole["usage"]);
   EXPECT_LT(parts.size(), 8U * 150 / 2);
 }
@@ -535,7 +535,7 @@ TEST_F(AGenerationServer, GivesSeveralSamplesEachWithItsSeed) {
       request["seed"] = 7 + sample;
       const Json single = generate(request);
       EXPECT_EQ(answer["samples"][static_cast<std::size_t>(sample)]["ids"], single["ids"]) << name_of(kind);
-      EXPECT_EQ(streamed[sample], single["text"]);
+      EXPECT_EQ(streamed[sample], single["text"].get<std::string>());
     }
     TearDown();
   }
@@ -1403,7 +1403,7 @@ TEST_F(AGenerationServer, CompletesInTheFormOfOpenAi) {
     EXPECT_TRUE(part.contains("usage")) << "null, or in the last part";
     for (const Json& choice : part["choices"]) streamed += choice["text"];
   }
-  EXPECT_EQ(streamed, own["text"]);
+  EXPECT_EQ(streamed, own["text"].get<std::string>());
   EXPECT_TRUE(parts.back()["choices"].empty());
   EXPECT_EQ(parts.back()["usage"]["completion_tokens"], 16);
   EXPECT_EQ(parts[parts.size() - 2]["choices"][0]["finish_reason"], "length");
