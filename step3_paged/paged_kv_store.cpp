@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "common/cpu/kv_rows.h"
-#include "common/model/number.h"
+#include "common/base/number.h"
+#include "common/cpu/scatter.h"
 #include "step3_paged/gather.h"
 
 namespace kvcache {

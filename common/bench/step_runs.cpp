@@ -9,7 +9,7 @@
 #include <iterator>
 #include <set>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "common/model/number.h"
+#include "common/base/number.h"
 
 namespace kvcache {
 namespace {

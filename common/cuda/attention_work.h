@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/model/attention_shape.h"
-#include "common/model/dtype.h"
+#include "common/base/attention_shape.h"
+#include "common/base/dtype.h"
 
 namespace kvcache::cuda {
 

@@ -12,8 +12,8 @@
 #include <memory>
 #include <random>
 
-#include "common/error.h"
-#include "common/kv/formulas.h"
+#include "common/base/error.h"
+#include "docs/numbers/formulas.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 

@@ -8,7 +8,7 @@
 #include <queue>
 #include <random>
 
-#include "common/kv/formulas.h"
+#include "docs/numbers/formulas.h"
 #include "step3_paged/block_pool.h"
 
 namespace kvcache {

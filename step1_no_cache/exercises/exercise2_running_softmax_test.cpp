@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/cpu/attention_plain.h"
-#include "tests/random_numbers.h"
+#include "tests/support/random_numbers.h"
 
 namespace kvcache {
 namespace {
