@@ -26,7 +26,7 @@ class Accounts {
     return static_cast<std::int64_t>(report_.timing.decode_pass_ms.size());
   }
 
-  /// A pass has run and was committed: counts its K/V rows, and keeps the memory report of the greatest
+  /// A pass is queued and committed: counts its K/V rows, and keeps the memory report of the greatest
   /// reservation, and of those the one with the most in it.
   void pass(const PassPlan& plan, const KvManager& manager);
   /// A pass that computed a prompt, or the rest of one, took `ms`.

@@ -471,7 +471,7 @@ function evictionWords(event, before) {
   return sentences
 }
 
-/** Whether a content can be found when the pass of a plan has run. */
+/** Whether a content can be found when the pass of a plan is queued. */
 function isKeptBy(event, before, content) {
   const isSame = (other) => other !== null && other !== undefined && other.identity === content.identity
   const [moved, slots] = columns(event.swaps_out || [])
@@ -521,8 +521,8 @@ function copyWords(from, to, event) {
 function commitWords({ sequences, changes }, before) {
   const lengths = changes.lengths || {}
   const stored = sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
-  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences has run.`
-    : `The pass has run. Tokens stored: ${listed(stored)}.`
+  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences is queued.`
+    : `The pass is queued. Tokens stored: ${listed(stored)}.`
   const full = Object.entries(changes.contents || {}).filter(([, content]) => content).map(([block]) => block)
   if (full.length === 0) return done
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
