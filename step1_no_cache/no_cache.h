@@ -16,7 +16,7 @@ namespace kvcache {
 /// Plans every pass from the first token on.
 class NoCacheManager final : public KvManager {
  public:
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan&) override {}
   void abort(const PassPlan&) override {}
   void free(std::int32_t) override {}

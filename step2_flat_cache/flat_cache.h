@@ -28,7 +28,7 @@ class FlatCacheManager final : public KvManager {
   explicit FlatCacheManager(FlatCacheShape shape)
       : shape_(shape), reservations_(static_cast<std::size_t>(shape.sequences)) {}
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;

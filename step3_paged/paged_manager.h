@@ -21,7 +21,7 @@ class PagedManager final : public KvManager {
   explicit PagedManager(const PagedShape& shape)
       : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;

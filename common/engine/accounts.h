@@ -37,7 +37,7 @@ class Accounts {
   void fork(std::size_t parent, std::size_t child) { projected_[child] = projected_[parent]; }
 
   /// The report with its sums and rates, when all sequences have ended.
-  Report finish(const KvManager& manager, std::int64_t preemptions);
+  [[nodiscard]] Report finish(const KvManager& manager, std::int64_t preemptions);
 
  private:
   Report report_;

@@ -43,9 +43,9 @@ class KvManager {
   /// @throws std::logic_error as `check_work`, and if the plan before is neither committed nor aborted; then
   /// nothing has changed either.
   [[nodiscard]] virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
-  /// The pass is queued: lengths advance. What is planned from here on runs after it on the same stream, so it
-  /// may count on K and V that a GPU has yet to write. An id that was not known when the pass was planned, the
-  /// last of a sequence, is in `plan` now.
+  /// The pass is queued: lengths advance. What is planned from here on runs after it on the same stream, so
+  /// it may count on K and V that a GPU has yet to write. An id that was not known when the pass was planned,
+  /// the last of a sequence, is in `plan` now.
   virtual void commit(const PassPlan& plan) = 0;
   /// The pass will not be queued: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;

@@ -61,11 +61,11 @@ struct ModelConfig {
 /// @throws InputError naming file, field and value: a missing or unreadable file, JSON that is not an object,
 /// a missing or impossible size, and, by name, everything a configuration can ask for that this project does
 /// not do.
-ModelConfig read_config(const std::filesystem::path& folder);
+[[nodiscard]] ModelConfig read_config(const std::filesystem::path& folder);
 
 /// The configuration of a named shape for `--random-weights`: "fairytale", "qwen3-0.6b", "tinyllama-1.1b",
 /// "llama-3.2-1b", ...; 32,768 positions, no end-of-sequence id.
 /// @throws InputError that lists the names, for an unknown one.
-ModelConfig named_config(const std::string& name);
+[[nodiscard]] ModelConfig named_config(const std::string& name);
 
 }  // namespace kvcache
