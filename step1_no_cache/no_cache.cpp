@@ -37,7 +37,7 @@ void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
     sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = begin}});
   }
   attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()}, sequences,
-            q.row(0), out.row(0), q.stride, dtype_, pool_);
+            q.row(0), out.row(0), q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

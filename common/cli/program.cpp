@@ -224,7 +224,7 @@ Program load_program(Step step, Options options) {
                   .options = std::move(options),
                   .model_name = {},
                   .dtype = DType::f32,
-                  .pool = {},
+                  .threads = {},
                   .gpu = {},
                   .memory = 0,
                   .memory_to_serve = 0,
@@ -237,13 +237,14 @@ Program load_program(Step step, Options options) {
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());
-  program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
+  program.threads =
+      std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
     ProgressLine progress("Making random weights", shows_progress(given));
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
-    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
+    program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   } else {
     const std::filesystem::path folder = model_folder(given);
     program.model_name = folder.string();
@@ -251,7 +252,7 @@ Program load_program(Step step, Options options) {
     if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights", shows_progress(given));
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
-    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
+    program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
@@ -338,7 +339,7 @@ Report run_and_print(Program& program, const Cache& cache) {
   report.model = program.model_name;
   report.device = program.gpu ? "cuda" : "cpu";
   report.dtype = name_of(program.dtype);
-  report.threads = program.pool->threads();
+  report.threads = program.threads->threads();
   for (SequenceReport& sequence : report.sequences) {
     std::span<const std::int32_t> ids = sequence.output_ids;
     if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);

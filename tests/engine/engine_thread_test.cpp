@@ -105,10 +105,10 @@ class AnEngineThread : public testing::Test {
   }
 
   std::latch held_{1}, go_on_{1};
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::unique_ptr<Transformer> model_ =
-      reference_model("llama-mha", pool_, DType::f32, std::vector<std::int32_t>{});
-  ServingCache cache_{Kind::sharing, 40, 4, model_->config(), pool_};
+      reference_model("llama-mha", threads_, DType::f32, std::vector<std::int32_t>{});
+  ServingCache cache_{Kind::sharing, 40, 4, model_->config(), threads_};
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineThread> door_;
