@@ -2,46 +2,55 @@
 /// See paged_manager.h.
 #include "step3_paged/paged_manager.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace kvcache {
-
-PagedManager::Demand PagedManager::demand(std::span<const Work> work) const {
-  Demand result;
-  for (const Work& wanted : work) {
-    const auto table = tables_.find(wanted.sequence);
-    const std::int64_t held =
-        table == tables_.end() ? 0 : static_cast<std::int64_t>(table->second.blocks.size());
-    result.blocks += shape_.blocks_for(static_cast<std::int64_t>(wanted.token_ids.size())) - held;
-    result.admits = result.admits || table == tables_.end();
-  }
-  return result;
-}
 
 std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
   check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   // Count before taking anything: a refusal then has nothing to undo.
-  const Demand needed = demand(work);
-  const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
-  const std::int64_t kept_free = needed.admits && beside_others ? watermark_ : 0;
-  if (needed.blocks + kept_free > pool_.free_count()) return std::nullopt;
+  if (blocks_to_add(work) + blocks_to_keep_free(work) > pool_.free_count()) return std::nullopt;
 
   PassPlan plan;
-  std::vector<const std::vector<std::int32_t>*> rows;
+  std::vector<const std::vector<std::int32_t>*> tables;
   for (const Work& wanted : work) {
-    BlockTable& table = tables_[wanted.sequence];
-    plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
-    while (static_cast<std::int64_t>(table.blocks.size()) < shape_.blocks_for(plan.context_len.back())) {
-      table.blocks.push_back(pool_.allocate().value());
-      plan.fresh_blocks.push_back(table.blocks.back());
-    }
-    plan.add_slots(table.blocks, shape_.block_size);
-    rows.push_back(&table.blocks);
+    BlockTable& table = tables_[wanted.sequence];  // an empty one, of a sequence not seen before
+    extend(table, wanted, plan);
+    tables.push_back(&table.blocks);  // it stays where it is: growing an unordered_map moves no element
   }
-  plan.set_block_table(rows);
+  plan.set_block_table(tables);
   planned_ = true;
   return plan;
+}
+
+std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
+  std::int64_t blocks = 0;
+  for (const Work& wanted : work) {
+    const auto table = tables_.find(wanted.sequence);
+    const std::int64_t held = table == tables_.end() ? 0 : std::ssize(table->second.blocks);
+    blocks += shape_.blocks_for(std::ssize(wanted.token_ids)) - held;
+  }
+  return blocks;
+}
+
+/// The watermark, where a sequence is admitted beside others.
+std::int64_t PagedManager::blocks_to_keep_free(std::span<const Work> work) const {
+  const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
+  const auto is_new = [this](const Work& wanted) { return !tables_.contains(wanted.sequence); };
+  return beside_others && std::ranges::any_of(work, is_new) ? watermark_ : 0;
+}
+
+/// Adds the rows of a sequence to the plan, with blocks to write to.
+void PagedManager::extend(BlockTable& table, const Work& wanted, PassPlan& plan) {
+  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
+  while (std::ssize(table.blocks) < shape_.blocks_for(plan.context_len.back())) {
+    table.blocks.push_back(pool_.allocate().value());
+    plan.fresh_blocks.push_back(table.blocks.back());
+  }
+  plan.add_slots(table.blocks, shape_.block_size);
 }
 
 void PagedManager::commit(const PassPlan& plan) {
