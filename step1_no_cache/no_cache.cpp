@@ -20,7 +20,7 @@ std::optional<PassPlan> NoCacheManager::plan(std::span<const Work> work) {
 
 void NoCacheStore::begin(const PassPlan& plan) {
   plan_ = &plan;
-  const std::int64_t bytes = plan.tokens() * config_.kv_heads * config_.head_dim * size_of(dtype_);
+  const std::int64_t bytes = plan.tokens() * config_.kv_width() * size_of(dtype_);
   k_.resize(static_cast<std::size_t>(bytes));
   v_.resize(static_cast<std::size_t>(bytes));
 }

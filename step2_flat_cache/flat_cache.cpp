@@ -115,7 +115,7 @@ FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& 
     : config_(config),
       dtype_(dtype),
       threads_(threads),
-      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_heads * config.head_dim * size_of(dtype)),
+      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
       k_(config.layers * layer_bytes_),
       v_(config.layers * layer_bytes_) {}
 

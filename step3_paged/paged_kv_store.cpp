@@ -18,7 +18,7 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       dtype_(dtype),
       settings_(settings),
       threads_(threads),
-      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      row_bytes_(config.kv_width() * size_of(dtype)),
       block_bytes_(shape.block_size * row_bytes_),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_),

@@ -51,9 +51,11 @@ struct ModelConfig {
   /// "the model's context is 512", and where a window is the reason, that.
   std::string context_sentence() const;
 
+  /// Numbers of K, or of V, of one token in one layer.
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
   /// Bytes that K and V of one token take over all layers, for numbers of `bytes_per_number`.
   std::int64_t kv_bytes_per_token(std::int64_t bytes_per_number) const {
-    return layers * 2 * kv_heads * head_dim * bytes_per_number;
+    return layers * 2 * kv_width() * bytes_per_number;
   }
 };
 

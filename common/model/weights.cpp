@@ -43,7 +43,6 @@ class Parameters {
   Parameters(const ModelConfig& config, bool own_head, Weights& weights) {
     const std::int64_t hidden = config.hidden_size;
     const std::int64_t q_size = config.heads * config.head_dim;
-    const std::int64_t kv_size = config.kv_heads * config.head_dim;
     const std::int64_t inner = config.intermediate_size;
 
     parameters_.push_back(
@@ -54,8 +53,8 @@ class Parameters {
       const std::string prefix = fmt::format("model.layers.{}.", index);
       add_norm(prefix + "input_layernorm", layer.attention_norm, hidden);
       add_projection(prefix + "self_attn.q_proj", layer.q, q_size, hidden, config.qkv_bias);
-      add_projection(prefix + "self_attn.k_proj", layer.k, kv_size, hidden, config.qkv_bias);
-      add_projection(prefix + "self_attn.v_proj", layer.v, kv_size, hidden, config.qkv_bias);
+      add_projection(prefix + "self_attn.k_proj", layer.k, config.kv_width(), hidden, config.qkv_bias);
+      add_projection(prefix + "self_attn.v_proj", layer.v, config.kv_width(), hidden, config.qkv_bias);
       if (config.qk_norm) {
         add_norm(prefix + "self_attn.q_norm", layer.q_norm, config.head_dim);
         add_norm(prefix + "self_attn.k_norm", layer.k_norm, config.head_dim);
