@@ -83,8 +83,8 @@ void PagedManager::free(std::int32_t sequence) {
 KvMemoryReport PagedManager::memory() const {
   KvMemoryReport report;
   report.bytes_per_token = shape_.bytes_per_token;
-  report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
-  report.pool_bytes = pool_.total() * shape_.block_size * shape_.bytes_per_token;
+  report.reserved_bytes = pool_.in_use_count() * shape_.block_bytes();
+  report.pool_bytes = pool_.total() * shape_.block_bytes();
   for (const auto& [sequence, table] : tables_) report.used_bytes += table.length * shape_.bytes_per_token;
   return report;
 }
