@@ -16,7 +16,7 @@ struct Block {
 };
 
 /// What `BlockPool::free` found.
-enum class [[nodiscard]] FreeResult : std::uint8_t{
+enum class FreeResult : std::uint8_t{
     freed,         ///< as it should be
     already_free,  ///< a second free: refused, nothing changed
     not_a_block,   ///< an id that this pool never had: refused, nothing changed
@@ -34,7 +34,7 @@ class BlockPool {
   /// A free block's id, now in use; nothing when all are in use.
   [[nodiscard]] std::optional<std::int32_t> allocate();
   /// Gives a block back.
-  FreeResult free(std::int32_t id);
+  [[nodiscard]] FreeResult free(std::int32_t id);
 
   /// Blocks, free or not.
   std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()); }
