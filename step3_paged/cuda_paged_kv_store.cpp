@@ -32,7 +32,7 @@ CudaPagedKvStore::CudaPagedKvStore(const ModelConfig& config, const PagedShape& 
       settings_(settings),
       device_(device),
       max_pitch_(max_pitch()),
-      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      row_bytes_(config.kv_width() * size_of(dtype)),
       block_bytes_(shape.block_size * row_bytes_),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_, "the pool's K"),
@@ -104,15 +104,15 @@ std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
 }
 
 void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_heads * config_.head_dim,
-                   slots_, k_block(layer, 0), v_block(layer, 0), device_.stream());
+  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_width(), slots_,
+                   k_block(layer, 0), v_block(layer, 0), device_.stream());
 }
 
 void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   cuda::KvRows rows{k_block(layer, 0), v_block(layer, 0)};
   cuda::SlotMap slots = paged_;
   if (settings_.attention == AttentionPath::gather) {
-    cuda::gather_kv(dtype_, rows, slots, config_.kv_heads * config_.head_dim, gathered_, device_.stream());
+    cuda::gather_kv(dtype_, rows, slots, config_.kv_width(), gathered_, device_.stream());
     gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
     rows = {gathered_.k, gathered_.v};
     slots = {.first_slot = gathered_.first_slot};

@@ -37,7 +37,7 @@ struct Memory {
 
 /// @throws InputError with the numbers if they do not.
 void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, const Memory& memory) {
-  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
+  const std::int64_t block_bytes = shape.block_bytes();
   if (blocks <= memory.bytes / block_bytes) return;
   throw InputError(fmt::format("{} of {} blocks of {} bytes is more than {}, {} bytes; ask for at most {}",
                                what, blocks, block_bytes, memory.name, memory.bytes,
@@ -58,35 +58,43 @@ std::int64_t usable(const Program& program) {
   return program.memory;
 }
 
-}  // namespace
-
-PagedShape paged_shape(const Program& program) {
+/// @throws InputError with the numbers, for sizes that hold no block.
+void check_holds_a_block(const Program& program, const PagedShape& shape, const Memory& memory) {
   const Options& options = program.options;
-  PagedShape shape{0, options.block_size, program.model->config().kv_bytes_per_token(size_of(program.dtype))};
-  const Memory memory{program.gpu ? "the GPU's memory that is left" : "this machine's memory",
-                      usable(program)};
-  // One block must fit; then no product below can overflow.
+  // One block must fit; then no product of sizes can overflow.
   if (shape.block_size > memory.bytes / shape.bytes_per_token) {
     throw InputError(fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes",
                                  shape.block_size, shape.bytes_per_token, memory.name, memory.bytes));
   }
-  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
-  if (options.kv_memory_auto) {
-    if (!program.gpu)
-      throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
-    shape.blocks = memory.bytes / block_bytes;
-  } else if (options.kv_memory_bytes) {
-    shape.blocks = *options.kv_memory_bytes / block_bytes;
-    if (shape.blocks == 0) {
-      throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
-                                   *options.kv_memory_bytes, shape.block_size, block_bytes));
-    }
-  } else {
-    shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
-    if (options.serve && !options.num_blocks)
-      shape.blocks = std::clamp<std::int64_t>(std::min(program.memory_to_serve, memory.bytes) / block_bytes,
-                                              1, shape.blocks);
+  if (options.kv_memory_auto && !program.gpu)
+    throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
+  if (options.kv_memory_bytes && *options.kv_memory_bytes < shape.block_bytes()) {
+    throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
+                                 *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
   }
+}
+
+/// Blocks that the command line asks for; else what the requests need, and of that what a server may take.
+std::int64_t wanted_blocks(const Program& program, const PagedShape& shape, std::int64_t usable_bytes) {
+  const Options& options = program.options;
+  if (options.kv_memory_auto) return usable_bytes / shape.block_bytes();
+  if (options.kv_memory_bytes) return *options.kv_memory_bytes / shape.block_bytes();
+  if (options.num_blocks) return *options.num_blocks;
+  const std::int64_t needed = fitting_blocks(program, shape);
+  if (!options.serve) return needed;
+  const std::int64_t at_most = std::min(program.memory_to_serve, usable_bytes) / shape.block_bytes();
+  return std::clamp<std::int64_t>(at_most, 1, needed);
+}
+
+}  // namespace
+
+PagedShape paged_shape(const Program& program) {
+  PagedShape shape{.block_size = program.options.block_size,
+                   .bytes_per_token = program.model->config().kv_bytes_per_token(size_of(program.dtype))};
+  const Memory memory{program.gpu ? "the GPU's memory that is left" : "this machine's memory",
+                      usable(program)};
+  check_holds_a_block(program, shape, memory);
+  shape.blocks = wanted_blocks(program, shape, memory.bytes);
   check_fits("a pool", shape.blocks, shape, memory);
   return shape;
 }

@@ -253,7 +253,7 @@ TEST(Sampler, TwoSamplersDoNotShareTheirDraws) {
   Sampler sampler({.temperature = 1, .seed = 42});
   Sampler neighbour({.temperature = 1, .seed = 5});
   for (const std::int32_t id : alone) {
-    neighbour.pick(logits);
+    static_cast<void>(neighbour.pick(logits));
     EXPECT_EQ(sampler.pick(logits).id, id);
   }
 }
