@@ -16,6 +16,7 @@ CHAPTERS = [
     "docs/glossary.md",
     "docs/trace.md",
     "docs/serving.md",
+    "docs/copying.md",
     "docs/articles.md",
     "docs/plots/README.md",
     "docs/trouble.md",
