@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "common/error.h"
 #include "common/serving/scheduler.h"

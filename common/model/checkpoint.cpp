@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "common/error.h"
 #include "common/model/input_file.h"

@@ -19,6 +19,8 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "common/error.h"
 #include "common/model/input_file.h"

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "common/model/json_file.h"
 #include "common/serving/request_fields.h"

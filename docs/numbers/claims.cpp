@@ -4,6 +4,7 @@
 #include "common/cli/print.h"
 
 #include <cmath>
+#include <utility>
 
 #include "common/kv/formulas.h"
 #include "docs/numbers/bookkeeping.h"

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "common/error.h"
 #include "common/kv/formulas.h"
