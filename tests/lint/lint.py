@@ -201,7 +201,7 @@ def diagnostics(project, output):
     for line in output.splitlines():
         match = DIAGNOSTIC.match(line)
         if match:
-            path = os.path.relpath(os.path.join(project.root, match["file"]), project.root)
+            path = os.path.relpath(os.path.realpath(os.path.join(project.root, match["file"])), project.root)
             if path in project.known:
                 found.append((match["kind"], Finding(path, int(match["line"]), match["message"])))
     return found
@@ -401,7 +401,7 @@ def main():
         parser.error("the files are those of a git clone, and here is none")
     if not (arguments.build / "compile_commands.json").is_file():
         parser.error(f"{arguments.build} holds no compile_commands.json; configure it by a preset")
-    project = Project(Path(root.stdout.strip()), arguments.build.resolve())
+    project = Project(Path(root.stdout.strip()).resolve(), arguments.build.resolve())
     files = project.files if arguments.all else changed_files(project)
     findings = lint(project, files)
     for finding in findings:

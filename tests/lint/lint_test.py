@@ -16,20 +16,18 @@ ROOT = LINT.parent.parent.parent
 
 CLEAN_HEADER = """#pragma once
 
-#include <string>
-
-std::string greeting(const std::string& name);
+int twice(int number);
 """
-CLEAN_SOURCE = """#include "greeting.h"
+CLEAN_SOURCE = """#include "twice.h"
 
 namespace {
-std::string helper(const std::string& name) {
-  return "Hello, " + name;
+int helper(int number) {
+  return 2 * number;
 }
 }  // namespace
 
-std::string greeting(const std::string& name) {
-  return helper(name);
+int twice(int number) {
+  return helper(number);
 }
 """
 
@@ -44,8 +42,8 @@ class Lint(unittest.TestCase):
             shutil.copy(ROOT / name, self.root)
         (self.root / ".gitignore").write_text("/build/\n")
         self.git("init", "-q", "-b", "main")
-        self.write("greeting.h", CLEAN_HEADER)
-        self.write("greeting.cpp", CLEAN_SOURCE)
+        self.write("twice.h", CLEAN_HEADER)
+        self.write("twice.cpp", CLEAN_SOURCE)
 
     def git(self, *words):
         identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -84,14 +82,14 @@ class Lint(unittest.TestCase):
             self.assertIn(word, found[0])
 
     def test_clean_files_have_no_findings_and_neither_the_second_time(self):
-        self.write("farewell.h", CLEAN_HEADER.replace("greeting", "farewell"))
-        self.write("farewell.cpp", CLEAN_SOURCE.replace("greeting", "farewell"))
+        self.write("thrice.h", CLEAN_HEADER.replace("twice", "thrice"))
+        self.write("thrice.cpp", CLEAN_SOURCE.replace("twice", "thrice"))
         self.assertEqual(self.findings("--all"), [])  # though both sources have a function `helper`
         self.assertEqual(self.findings("--all"), [])
 
     def test_format(self):
-        self.write("greeting.cpp", CLEAN_SOURCE.replace("return helper", "return  helper"))
-        self.expect_one("greeting.cpp:10", "should be: return helper", "[format")
+        self.write("twice.cpp", CLEAN_SOURCE.replace("return helper", "return  helper"))
+        self.expect_one("twice.cpp:10", "should be: return helper", "[format")
 
     def test_a_warning_of_a_compiler(self):
         self.write("number.cpp", "int half(long number);\nint half(long number) {\n  return number / 2;\n}\n")
@@ -122,13 +120,13 @@ class Lint(unittest.TestCase):
         self.assertEqual([line for line in self.findings("--all") if "[include]" in line], [])
 
     def test_clang_tidy_in_a_source_and_in_a_header(self):
-        copies = "\n\n#include <string>\n\ninline bool empty{}(const std::string& text) {{\n  const std::string copy = text;\n  return copy.empty();\n}}\n"
-        self.write("tidy.h", "#pragma once" + copies.format("1"))
-        self.write("tidy.cpp", '#include "tidy.h"' + copies.replace("inline", "static").format("2")
-                   + "\nbool empty(const std::string& text);\nbool empty(const std::string& text) {\n  return empty1(text) || empty2(text);\n}\n")
+        function = "\n\n{} double half{}(int number) {{\n  return number / 2;\n}}\n"  # the fraction is lost
+        self.write("half.h", "#pragma once" + function.format("inline", 1))
+        self.write("half.cpp", '#include "half.h"' + function.format("static", 2)
+                   + "\ndouble half(int number);\ndouble half(int number) {\n  return half1(number) + half2(number);\n}\n")
         found = self.findings("--all")
         self.assertEqual([(line.split(": ")[0], line.split()[-1]) for line in found],
-                         [(place, "[performance-unnecessary-copy-initialization]") for place in ("tidy.cpp:6", "tidy.h:6")])
+                         [(place, "[bugprone-integer-division]") for place in ("half.cpp:4", "half.h:4")])
 
     def test_without_all_it_looks_at_what_changed(self):
         bad = "int  spaced();\n"
