@@ -3,6 +3,7 @@
 #include "step3_paged/demo.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/cli/terminal.h"
 #include "fmt/format.h"

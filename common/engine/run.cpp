@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/engine/accounts.h"
@@ -113,6 +114,7 @@ class Loop {
     }
     scheduler_.fork(sequences_[parent], children);
     std::vector<Pick> picks;
+    picks.reserve(samples.size());
     for (const std::size_t sample : samples) picks.push_back({0, &sequences_[sample].sampler});
     add_tokens(samples, picks);
     for (const std::size_t sample : samples) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <queue>
 #include <random>
+#include <utility>
 
 #include "docs/numbers/formulas.h"
 #include "step3_paged/block_pool.h"

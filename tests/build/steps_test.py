@@ -205,6 +205,8 @@ class StepsScript(unittest.TestCase):
         self.expect_refusal("plots", "no-such-record.json")
         self.expect_refusal("test", "--sanitizer=nonsense")
         self.expect_refusal("test", "nonsense")
+        self.expect_refusal("lint", "--nonsense")
+        self.expect_refusal("lint", "--all", "common")
         for command in ("demo", "numbers", "docs"):
             self.expect_refusal(command, "--nonsense")
         code, out, errors = self.steps("exercise", "--nonsense")

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "tests/support/random_numbers.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/base/number.h"
 #include "common/cpu/cpu_backend.h"

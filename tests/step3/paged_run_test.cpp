@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
 
 #include "common/engine/run.h"
 #include "step3_paged/paged_kv_store.h"
