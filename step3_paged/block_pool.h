@@ -16,10 +16,10 @@ struct Block {
 };
 
 /// What `BlockPool::free` found.
-enum class FreeResult : std::uint8_t{
-    freed,         ///< as it should be
-    already_free,  ///< a second free: refused, nothing changed
-    not_a_block,   ///< an id that this pool never had: refused, nothing changed
+enum class FreeResult : std::uint8_t {
+  freed,         ///< as it should be
+  already_free,  ///< a second free: refused, nothing changed
+  not_a_block,   ///< an id that this pool never had: refused, nothing changed
 };
 
 /// A fixed number of blocks with ids 0 to total - 1. Order of reuse: the block freed last is taken first, as
