@@ -102,7 +102,8 @@ class Project:
         for entry in json.loads((build / "compile_commands.json").read_text()):
             file = os.path.relpath(os.path.join(entry["directory"], entry["file"]), root)
             words = entry.get("arguments") or shlex.split(entry["command"])
-            self.commands.setdefault(file, flags_of(words, entry["directory"]))
+            if file.endswith(".cpp"):
+                self.commands.setdefault(file, flags_of(words, entry["directory"]))
         self.texts, self.closures = {}, {}
 
     def git(self, *arguments):
@@ -361,7 +362,7 @@ def lint(project, files):
     config = (project.root / ".clang-tidy").read_text()
     clean = Clean(project, "\0".join([Path(__file__).read_text(), config, str(tidy), version_of("g++"), version_of("clang++")]))
 
-    sources = [file for file in files if file.endswith(".cpp") and file in project.commands]
+    sources = [file for file in files if file in project.commands]
     headers = [file for file in files if file.endswith(".h") and project.can_read(file)]
     unread = [file for file in files if not file.endswith(".cu") and file not in sources + headers]
     if unread:
