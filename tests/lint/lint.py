@@ -259,7 +259,6 @@ class ClangChecks:
     def __init__(self, project, tidy):
         self.project = project
         self.tidy = tidy
-        self.folder = f"-I{project.root}"
 
     def check(self, files, pool, jobs):
         """Findings in all the files."""
@@ -354,6 +353,12 @@ def tool_of_version(name):
     return None
 
 
+def tell(progress):
+    """For whoever waits at a terminal."""
+    if sys.stderr.isatty():
+        print(progress, file=sys.stderr)
+
+
 def lint(project, files):
     """All findings in the files."""
     jobs = len(os.sched_getaffinity(0))
@@ -380,11 +385,13 @@ def lint(project, files):
             findings += each(lambda file: check_format(project, file, formatter), files)
         if present("g++", "g++"):
             todo = clean.without("gcc", headers + sources)
+            tell(f"g++: {len(todo)} files that are not known to be clean")
             found = each(lambda file: check_gcc(project, file), todo)
             clean.note("gcc", todo, found)
             findings += found
         if present("clang++", "clang"):
             todo = clean.without("clang", sorted({*sources, *through}))
+            tell(f"clang++ and clang-tidy: {len(todo)} files that are not known to be clean")
             found = ClangChecks(project, tidy).check(todo, pool, jobs)
             clean.note("clang", todo, found)
             findings += found
