@@ -102,7 +102,8 @@ class Project:
         for entry in json.loads((build / "compile_commands.json").read_text()):
             file = os.path.relpath(os.path.join(entry["directory"], entry["file"]), root)
             words = entry.get("arguments") or shlex.split(entry["command"])
-            self.commands.setdefault(file, flags_of(words, entry["directory"]))
+            if file.endswith(".cpp"):
+                self.commands.setdefault(file, flags_of(words, entry["directory"]))
         self.texts, self.closures = {}, {}
 
     def git(self, *arguments):
@@ -258,7 +259,6 @@ class ClangChecks:
     def __init__(self, project, tidy):
         self.project = project
         self.tidy = tidy
-        self.folder = f"-I{project.root}"
 
     def check(self, files, pool, jobs):
         """Findings in all the files."""
@@ -353,6 +353,12 @@ def tool_of_version(name):
     return None
 
 
+def tell(progress):
+    """For whoever waits at a terminal."""
+    if sys.stderr.isatty():
+        print(progress, file=sys.stderr)
+
+
 def lint(project, files):
     """All findings in the files."""
     jobs = len(os.sched_getaffinity(0))
@@ -361,7 +367,7 @@ def lint(project, files):
     config = (project.root / ".clang-tidy").read_text()
     clean = Clean(project, "\0".join([Path(__file__).read_text(), config, str(tidy), version_of("g++"), version_of("clang++")]))
 
-    sources = [file for file in files if file.endswith(".cpp") and file in project.commands]
+    sources = [file for file in files if file in project.commands]
     headers = [file for file in files if file.endswith(".h") and project.can_read(file)]
     unread = [file for file in files if not file.endswith(".cu") and file not in sources + headers]
     if unread:
@@ -379,11 +385,13 @@ def lint(project, files):
             findings += each(lambda file: check_format(project, file, formatter), files)
         if present("g++", "g++"):
             todo = clean.without("gcc", headers + sources)
+            tell(f"g++: {len(todo)} files that are not known to be clean")
             found = each(lambda file: check_gcc(project, file), todo)
             clean.note("gcc", todo, found)
             findings += found
         if present("clang++", "clang"):
             todo = clean.without("clang", sorted({*sources, *through}))
+            tell(f"clang++ and clang-tidy: {len(todo)} files that are not known to be clean")
             found = ClangChecks(project, tidy).check(todo, pool, jobs)
             clean.note("clang", todo, found)
             findings += found
