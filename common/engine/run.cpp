@@ -114,7 +114,6 @@ class Loop {
     }
     scheduler_.fork(sequences_[parent], children);
     std::vector<Pick> picks;
-    picks.reserve(samples.size());
     for (const std::size_t sample : samples) picks.push_back({0, &sequences_[sample].sampler});
     add_tokens(samples, picks);
     for (const std::size_t sample : samples) {
