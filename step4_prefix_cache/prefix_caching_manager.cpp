@@ -210,6 +210,9 @@ void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
   const auto [added, is_new] = sequences_.try_emplace(child);
   if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");
   Sequence& copy = added->second;
+  // With room for a block more: else the child's first token would move the list to a larger place, and what
+  // looks like the price of copy-on-write would be that of fresh memory.
+  copy.token_ids.reserve(original.token_ids.size() + static_cast<std::size_t>(shape_.block_size));
   copy = original;
   copy.cached_tokens = copy.length;
   pool_.share(copy.blocks);
