@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/cpu/attention.h"
-#include "common/cpu/kv_rows.h"
+#include "common/cpu/scatter.h"
 
 namespace kvcache {
 

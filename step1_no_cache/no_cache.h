@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "common/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "common/kv/kv_manager.h"
 #include "common/kv/kv_store.h"
 #include "common/model/config.h"

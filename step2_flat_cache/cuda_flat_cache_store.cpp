@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "common/cuda/kv_rows.h"
+#include "common/cuda/scatter.h"
 
 namespace kvcache {
 

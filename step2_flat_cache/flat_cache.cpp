@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "common/cpu/attention.h"
-#include "common/cpu/kv_rows.h"
+#include "common/cpu/scatter.h"
 
 namespace kvcache {
 

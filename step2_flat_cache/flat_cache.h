@@ -5,8 +5,8 @@
 
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "common/cpu/reserved_memory.h"
-#include "common/cpu/thread_pool.h"
 #include "common/kv/kv_manager.h"
 #include "common/kv/kv_store.h"
 #include "common/model/config.h"

@@ -3,7 +3,7 @@
 /// new token computes one row of K and V.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
-#include "common/serving/serve.h"
+#include "common/server/serve.h"
 #include "step2_flat_cache/demo.h"
 #include "step2_flat_cache/make_cache.h"
 

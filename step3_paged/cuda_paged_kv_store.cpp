@@ -8,10 +8,10 @@
 #include <limits>
 #include <vector>
 
-#include "common/cuda/kv_rows.h"
-#include "common/model/number.h"
+#include "common/base/number.h"
+#include "common/cuda/scatter.h"
+#include "step3_paged/decode_slots.h"
 #include "step3_paged/fill_block.h"
-#include "step3_paged/slot_mapping.h"
 
 namespace kvcache {
 

@@ -10,9 +10,9 @@
 #include "common/cuda/memory.h"
 #include "common/kv/kv_store.h"
 #include "common/model/config.h"
-#include "step3_paged/gather_kv.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/cuda_gather.h"
 #include "step3_paged/paged_kv_store.h"
+#include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 

@@ -7,7 +7,7 @@
 
 #include "common/cli/terminal.h"
 #include "fmt/format.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 
 namespace kvcache {
 namespace {
@@ -131,7 +131,7 @@ class WalkThrough {
   }
 
   const Program& program_;
-  KVCacheManager manager_;
+  PagedManager manager_;
   std::vector<std::vector<std::int32_t>> all_ids_;  // of the run's sequences, prompt and output
 };
 

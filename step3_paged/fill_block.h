@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "common/model/dtype.h"
+#include "common/base/dtype.h"
 
 namespace kvcache::cuda {
 

@@ -1,7 +1,7 @@
 /// @file
 /// Collecting a sequence's scattered K or V rows into one contiguous buffer, on the CPU. Chapter:
 /// step3_paged/README.md. Its counterpart, writing rows to their slots, is scatter_rows in
-/// common/cpu/kv_rows.h.
+/// common/cpu/scatter.h.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 /// finds K and V through a block table.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
-#include "common/serving/serve.h"
+#include "common/server/serve.h"
 #include "step3_paged/demo.h"
 #include "step3_paged/make_cache.h"
 

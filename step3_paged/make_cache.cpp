@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "step3_paged/paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
 #include "step3_paged/sizing.h"
 #ifdef WITH_CUDA
 #include "step3_paged/cuda_paged_kv_store.h"
@@ -28,7 +29,7 @@ std::unique_ptr<KvStore> make_store(const Program& program, const PagedShape& sh
 
 Cache make_paged_cache(const Program& program) {
   const PagedShape shape = paged_shape(program);
-  auto manager = std::make_unique<KVCacheManager>(shape);
+  auto manager = std::make_unique<PagedManager>(shape);
   check_capacity(program, *manager, "raise --num-blocks or --kv-memory");
   return {std::move(manager), make_store(program, shape)};
 }

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "common/cpu/kv_rows.h"
-#include "common/model/number.h"
+#include "common/base/number.h"
+#include "common/cpu/scatter.h"
 #include "step3_paged/gather.h"
 
 namespace kvcache {

@@ -10,7 +10,7 @@
 #include "common/kv/kv_store.h"
 #include "common/kv/store_settings.h"
 #include "common/model/config.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 

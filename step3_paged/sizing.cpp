@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "common/base/error.h"
 #include "common/cli/machine.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

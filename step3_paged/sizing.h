@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/cli/program.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 

@@ -3,7 +3,7 @@
 /// found by its hash, samples of one prompt fork, and whoever writes to a shared block copies it first.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
-#include "common/serving/serve.h"
+#include "common/server/serve.h"
 #include "step4_prefix_cache/demo.h"
 #include "step4_prefix_cache/make_cache.h"
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <memory>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 #include "step3_paged/sizing.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"

@@ -1,5 +1,5 @@
 /// @file
-/// Step 4's bookkeeping: blocks that sequences share. Compare step3_paged/kv_cache_manager.h: tables, slots
+/// Step 4's bookkeeping: blocks that sequences share. Compare step3_paged/paged_manager.h: tables, slots
 /// and plans are the same; what is new is who owns a block. Integers only. Chapter:
 /// step4_prefix_cache/README.md.
 #pragma once
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/kv/kv_manager.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/free_block_queue.h"
 #include "step4_prefix_cache/host_tier.h"
 #include "step4_prefix_cache/prefix_index.h"

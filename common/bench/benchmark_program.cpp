@@ -9,8 +9,8 @@
 #include <sstream>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

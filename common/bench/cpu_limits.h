@@ -2,7 +2,7 @@
 /// What the CPU and its memory can do at best, measured in the same process as what is compared with it.
 #pragma once
 
-#include "common/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 
 namespace kvcache {
 

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "common/base/dtype.h"
 #include "common/cuda/device.h"
-#include "common/model/dtype.h"
 
 namespace kvcache::cuda {
 

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/bench/benchmark_program.h"
 #include "common/bench/gpu_pass_timer.h"
 #include "common/bench/memory_rate.h"
 #include "common/bench/workloads.h"
 #include "common/cli/machine.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "fmt/format.h"
 #ifdef WITH_CUDA
 #include "common/cuda/device.h"

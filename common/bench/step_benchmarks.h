@@ -1,6 +1,6 @@
 /// @file
 /// The benchmarks that every step has: the same names and workloads, so that any two steps compare line by
-/// line. Each is run through the loop of common/kv/run.h, as a user's requests are.
+/// line. Each is run through the loop of common/engine/run.h, as a user's requests are.
 #pragma once
 
 #include <optional>

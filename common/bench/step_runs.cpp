@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

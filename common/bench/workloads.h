@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kv/run.h"
+#include "common/engine/run.h"
 
 namespace kvcache {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/cpu/cpu_backend.h"
-#include "common/error.h"
 #include "fmt/format.h"
 #ifdef WITH_CUDA
 #include "common/cuda/cuda_backend.h"

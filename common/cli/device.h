@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
+#include "common/base/thread_pool.h"
 #include "common/cli/options.h"
-#include "common/cpu/thread_pool.h"
 #include "common/model/transformer.h"
 
 namespace kvcache {

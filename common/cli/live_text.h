@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace kvcache {
 

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <optional>
 
-#include "common/cpu/cgroup.h"
-#include "common/error.h"
+#include "common/base/cgroup.h"
+#include "common/base/error.h"
 
 #ifdef WITH_CUDA
 #include "common/cuda/device.h"

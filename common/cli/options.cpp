@@ -22,7 +22,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace kvcache {
 namespace {

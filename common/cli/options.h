@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/kv/store_settings.h"
-#include "common/model/dtype.h"
 #include "common/model/sampler.h"
 
 namespace kvcache {

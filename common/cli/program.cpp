@@ -12,15 +12,15 @@
 #include <fstream>
 #include <system_error>
 
+#include "common/base/error.h"
+#include "common/base/input_file.h"
 #include "common/cli/device.h"
 #include "common/cli/live_text.h"
 #include "common/cli/machine.h"
 #include "common/cli/print.h"
 #include "common/cli/progress.h"
 #include "common/cli/prompt_file.h"
-#include "common/error.h"
-#include "common/kv/tracing_manager.h"
-#include "common/model/input_file.h"
+#include "common/engine/tracing_manager.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "common/cli/options.h"
-#include "common/cpu/thread_pool.h"
-#include "common/kv/run.h"
-#include "common/model/tokenizer.h"
+#include "common/engine/run.h"
 #include "common/model/transformer.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace kvcache {
 

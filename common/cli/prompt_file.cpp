@@ -12,8 +12,8 @@
 #include <optional>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/model/utf8.h"
+#include "common/base/error.h"
+#include "common/tokenizer/utf8.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -11,8 +11,8 @@
 #include <new>
 #include <string>
 
-#include "common/error.h"
-#include "common/model/mapped_file.h"
+#include "common/base/error.h"
+#include "common/base/mapped_file.h"
 
 namespace kvcache {
 namespace {

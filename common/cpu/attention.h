@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
-#include "common/cpu/thread_pool.h"
-#include "common/model/attention_shape.h"
-#include "common/model/dtype.h"
+#include "common/base/attention_shape.h"
+#include "common/base/dtype.h"
+#include "common/base/thread_pool.h"
 
 namespace kvcache {
 

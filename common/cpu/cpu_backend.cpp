@@ -5,10 +5,10 @@
 #include <cmath>
 #include <new>
 
+#include "common/base/error.h"
+#include "common/base/number.h"
 #include "common/cpu/dot_tile.h"
 #include "common/cpu/matmul.h"
-#include "common/error.h"
-#include "common/model/number.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "common/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "common/model/backend.h"
 
 namespace kvcache {

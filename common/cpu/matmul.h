@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "common/cpu/thread_pool.h"
-#include "common/model/weights.h"
+#include "common/base/matrix.h"
+#include "common/base/thread_pool.h"
 
 namespace kvcache {
 

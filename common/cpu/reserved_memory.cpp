@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <limits>
 
-#include "common/model/number.h"
+#include "common/base/number.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define KVCACHE_AVX512 1

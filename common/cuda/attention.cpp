@@ -7,8 +7,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/base/error.h"
 #include "common/cuda/attention_work.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {

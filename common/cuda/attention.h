@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "common/base/attention_shape.h"
+#include "common/base/dtype.h"
 #include "common/cuda/attention_work.h"
 #include "common/cuda/device.h"
 #include "common/cuda/memory.h"
-#include "common/model/attention_shape.h"
-#include "common/model/dtype.h"
 
 namespace kvcache::cuda {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/base/dtype.h"
 #include "common/cuda/memory.h"
-#include "common/model/dtype.h"
 
 namespace kvcache::cuda {
 

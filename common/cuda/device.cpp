@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "common/base/error.h"
 #include "common/cuda/kernels.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {

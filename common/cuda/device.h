@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "common/model/dtype.h"
+#include "common/base/dtype.h"
 
 namespace kvcache::cuda {
 

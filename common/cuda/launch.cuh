@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/base/dtype.h"
 #include "common/cuda/device.h"
-#include "common/model/dtype.h"
 
 namespace kvcache::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {

@@ -1,5 +1,5 @@
 /// @file
-/// Moving K/V rows within the GPU's memory: what scatter (kv_rows.h) and gather (step3_paged/gather_kv.h)
+/// Moving K/V rows within the GPU's memory: what scatter (scatter.h) and gather (step3_paged/cuda_gather.h)
 /// share. They differ in which row goes where. Numbers are moved as bits, so only their size matters.
 /// Chapter: step 3.
 #pragma once

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/cuda/memory.h"
-#include "common/model/dtype.h"
 #include "common/model/sampler.h"
 
 namespace kvcache::cuda {

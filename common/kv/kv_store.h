@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/matrix.h"
 #include "common/kv/pass_plan.h"
-#include "common/model/backend.h"
 
 namespace kvcache {
 

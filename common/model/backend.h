@@ -5,30 +5,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "common/base/matrix.h"
 #include "common/model/sampler.h"
 #include "common/model/weights.h"
 
 namespace kvcache {
-
-/// Activations [rows, cols] in the memory of a device. On the CPU they are floats (holding values of the
-/// activation type); on a GPU they are numbers of that type.
-struct Matrix {
-  std::shared_ptr<void> memory;  ///< owns `data`
-  void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
-  std::int64_t rows = 0;         ///< tokens
-  std::int64_t cols = 0;         ///< numbers per row
-  std::int64_t stride = 0;       ///< numbers between rows, >= cols
-  std::int64_t capacity = 0;     ///< numbers there is room for
-
-  float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
-  const float* row(std::int64_t r) const {
-    return static_cast<const float*>(data) + r * stride;
-  }  ///< on the CPU
-};
 
 /// The arithmetic that the transformer is made of, on one device. Attention is the store's: it has K and V.
 class Backend {

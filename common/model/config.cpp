@@ -22,9 +22,9 @@
 #include <system_error>
 #include <utility>
 
-#include "common/error.h"
-#include "common/model/input_file.h"
-#include "common/model/json_file.h"
+#include "common/base/error.h"
+#include "common/base/input_file.h"
+#include "common/base/json_file.h"
 
 namespace kvcache {
 namespace {

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <utility>
 
-#include "common/error.h"
-#include "common/model/json_file.h"
-#include "common/model/mapped_file.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+#include "common/base/mapped_file.h"
 
 namespace kvcache {
 namespace {

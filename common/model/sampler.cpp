@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/model/sampling_weight.h"
 
 namespace kvcache {

@@ -17,11 +17,11 @@
 #include <string_view>
 #include <utility>
 
-#include "common/cpu/thread_pool.h"
-#include "common/error.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+#include "common/base/number.h"
+#include "common/base/thread_pool.h"
 #include "common/model/checkpoint.h"
-#include "common/model/json_file.h"
-#include "common/model/number.h"
 
 namespace kvcache {
 namespace {

@@ -3,34 +3,17 @@
 /// Chapter: step 1.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "common/base/dtype.h"
+#include "common/base/matrix.h"
 #include "common/model/config.h"
-#include "common/model/dtype.h"
 
 namespace kvcache {
-
-/// A matrix [rows, cols] or, with rows == 1, a vector [cols], in the type it is stored in, row major, packed.
-struct Weight {
-  DType dtype = DType::f32;  ///< as stored
-  std::int64_t rows = 0;     ///< output features
-  std::int64_t cols = 0;     ///< input features
-  const std::byte* data =
-      nullptr;  ///< rows * cols numbers; need not be aligned; nullptr: this weight is absent
-  /// Whether the model has this weight.
-  bool present() const { return data != nullptr; }
-};
-
-/// A linear projection y = x W^T + b.
-struct Projection {
-  Weight weight;  ///< [out, in]
-  Weight bias;    ///< [out], often absent
-};
 
 /// The weights of one layer.
 struct LayerWeights {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 
 namespace kvcache {
 
@@ -40,7 +40,7 @@ KvMemoryReport paged_memory(std::span<const std::int64_t> lengths, std::int64_t 
   PagedShape shape{0, block_size, bytes_per_token};
   for (const std::int64_t length : lengths) shape.blocks += shape.blocks_for(length);
   shape.blocks += shape.blocks / 50 + 1;  // above the watermark
-  KVCacheManager manager(shape);
+  PagedManager manager(shape);
   admit_until_refused(manager, sequences_of(lengths));
   return manager.memory();
 }
@@ -55,7 +55,7 @@ std::int64_t most_slots_wasted(std::int64_t longest, std::int64_t block_size) {
 }
 
 bool grows_at_multiples_only(std::int64_t longest, std::int64_t block_size) {
-  KVCacheManager manager({longest, block_size, /*bytes_per_token=*/1});
+  PagedManager manager({longest, block_size, /*bytes_per_token=*/1});
   const std::vector<std::int32_t> ids(static_cast<std::size_t>(longest + 1));
   std::int64_t reserved = 0;
   for (std::int64_t length = 0; length <= longest; ++length) {

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <utility>
 
-#include "common/kv/formulas.h"
 #include "docs/numbers/bookkeeping.h"
+#include "docs/numbers/formulas.h"
 #include "docs/numbers/verdict.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {
@@ -355,7 +355,7 @@ Claim four_percent_claim(const Measurements& measured) {
 std::int64_t paged_admitted(std::int64_t budget) {
   const PagedShape shape{sequences_that_fit(budget, kv_bytes_per_block(tinyllama(), kBlockSize)), kBlockSize,
                          kv_bytes_per_token(tinyllama())};
-  KVCacheManager manager(shape);
+  PagedManager manager(shape);
   return admit_until_refused(manager, sequences_of(std::vector<std::int64_t>(1000, 200)));
 }
 
@@ -385,7 +385,7 @@ std::vector<Claim> concurrency_claims(const Measurements& measured) {
   const std::int64_t flat_gb = sequences_that_fit(kFourGB, reservation),
                      flat_gib = sequences_that_fit(kFourGiB, reservation);
   const PagedShape shape{8 * 8192 / kBlockSize, kBlockSize, 1};
-  KVCacheManager step3(shape);
+  PagedManager step3(shape);
   PrefixCachingManager step4(shape);
   const std::vector<std::vector<std::int32_t>>& mixed = measured.mixed.experiment.sequences;
   return {
@@ -416,7 +416,7 @@ std::vector<Claim> concurrency_claims(const Measurements& measured) {
 
 std::vector<Claim> demo_claims(const Measurements& measured) {
   const std::int64_t tokens = kv_rows_with_cache(6, 30), blocks = blocks_that_hold(tokens, kBlockSize);
-  KVCacheManager manager({256, kBlockSize, /*bytes_per_token=*/1});
+  PagedManager manager({256, kBlockSize, /*bytes_per_token=*/1});
   admit_until_refused(manager, sequences_of({{tokens}}));
   const std::int64_t used = manager.memory().reserved_bytes;
   manager.free(0);

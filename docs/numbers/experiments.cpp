@@ -13,8 +13,8 @@
 #include <random>
 #include <utility>
 
-#include "common/error.h"
-#include "common/kv/formulas.h"
+#include "common/base/error.h"
+#include "docs/numbers/formulas.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 

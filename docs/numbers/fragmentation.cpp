@@ -9,7 +9,7 @@
 #include <random>
 #include <utility>
 
-#include "common/kv/formulas.h"
+#include "docs/numbers/formulas.h"
 #include "step3_paged/block_pool.h"
 
 namespace kvcache {

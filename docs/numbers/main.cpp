@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/base/error.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "docs/numbers/page.h"
 #include "fmt/format.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/kv/formulas.h"
+#include "docs/numbers/formulas.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "common/base/error.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "docs/plots/record.h"
 #include "fmt/format.h"
 

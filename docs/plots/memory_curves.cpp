@@ -7,14 +7,14 @@
 #include <random>
 #include <utility>
 
-#include "common/error.h"
-#include "common/kv/formulas.h"
+#include "common/base/error.h"
 #include "common/model/config.h"
 #include "docs/numbers/bookkeeping.h"
 #include "docs/numbers/experiments.h"
+#include "docs/numbers/formulas.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {
@@ -80,7 +80,7 @@ GrowthCurves one_sequence_grows() {
   GrowthCurves curves{sizes_of("llama-3.1-8b", 2, 8192), {}, {}, {}};
   const auto& [bytes_per_token, max_seq_len, block_size] = curves.sizes;
   FlatCacheManager flat({1, max_seq_len, bytes_per_token});
-  KVCacheManager paged({max_seq_len / block_size, block_size, bytes_per_token});
+  PagedManager paged({max_seq_len / block_size, block_size, bytes_per_token});
   const TokenIds ids(static_cast<std::size_t>(max_seq_len));
   for (std::int64_t tokens = 1; tokens <= max_seq_len; ++tokens) {
     const Work work[] = {{0, std::span(ids).first(static_cast<std::size_t>(tokens))}};
@@ -146,7 +146,7 @@ TraceCurves requests_come_and_go() {
   const auto& [bytes_per_token, max_seq_len, block_size] = curves.sizes;
   FlatCacheManager flat({curves.most_at_once, max_seq_len, bytes_per_token});
   const PagedShape pool{curves.most_at_once * max_seq_len / block_size, block_size, bytes_per_token};
-  KVCacheManager paged(pool);
+  PagedManager paged(pool);
   PrefixCachingManager shared(pool);
   curves.flat = thinned(play(flat, visitors, kPasses));
   curves.paged = thinned(play(paged, visitors, kPasses));
@@ -167,7 +167,7 @@ BudgetCurves sequences_in_a_budget() {
     const std::vector<std::int64_t> lengths(static_cast<std::size_t>(many), length);
     const std::vector<TokenIds> different = sequences_of(lengths);
     FlatCacheManager flat({reservations, max_seq_len, bytes_per_token});
-    KVCacheManager paged(pool);
+    PagedManager paged(pool);
     PrefixCachingManager shared(pool);
     curves.length.push_back(length);
     curves.flat.push_back(admit_until_refused(flat, different));

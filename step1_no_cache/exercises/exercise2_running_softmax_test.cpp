@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tests/random_numbers.h"
+#include "tests/support/random_numbers.h"
 
 namespace kvcache {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/random_numbers.h"
+#include "tests/support/random_numbers.h"
 
 namespace kvcache {
 namespace {

@@ -9,7 +9,7 @@
 
 namespace kvcache {
 
-/// What KVCacheManager keeps of one sequence.
+/// What PagedManager keeps of one sequence.
 struct BlockTable {
   std::vector<std::int32_t> blocks;  ///< [ceil(length / block_size)] in order of position
   std::int64_t length = 0;           ///< tokens stored

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "tests/files.h"
 #include "tests/fuzz/hold.h"
+#include "tests/support/files.h"
 
 int main(int argc, char** argv) try {
   namespace fs = std::filesystem;

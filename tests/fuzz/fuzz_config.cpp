@@ -1,10 +1,10 @@
 // Feeds: config.json and, behind a zero byte if there is one, generation_config.json.
 //
 // Holds: InputError, or sizes that the transformer can work with.
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/model/config.h"
-#include "tests/files.h"
 #include "tests/fuzz/hold.h"
+#include "tests/support/files.h"
 
 using namespace kvcache;
 

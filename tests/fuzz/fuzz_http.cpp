@@ -10,7 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <vector>
 
-#include "common/serving/http_connection.h"
+#include "common/server/http_connection.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;

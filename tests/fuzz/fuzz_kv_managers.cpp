@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "step3_paged/kv_cache_manager.h"
+#include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "tests/fuzz/hold.h"
 
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint8_t settings = input.byte();
   const PagedShape shape{/*blocks=*/1 + settings % 16, /*block_size=*/1 + settings / 16 % 4,
                          /*bytes_per_token=*/1};
-  KVCacheManager paged(shape);
+  PagedManager paged(shape);
   drive(paged, input);
   PrefixCachingManager sharing(shape, {.prefix_cache = settings % 3 != 0,
                                        .host_blocks = settings / 64,

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/cli/options.h"
-#include "common/error.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;

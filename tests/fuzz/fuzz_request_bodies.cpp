@@ -2,10 +2,10 @@
 //
 // Holds: RequestError with status 400 or 422, or a request of the model's own ids that fits its cache.
 #include "common/model/config.h"
-#include "common/model/tokenizer.h"
-#include "common/serving/openai.h"
-#include "common/serving/request_fields.h"
-#include "step3_paged/kv_cache_manager.h"
+#include "common/server/openai.h"
+#include "common/server/request_fields.h"
+#include "common/tokenizer/tokenizer.h"
+#include "step3_paged/paged_manager.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;
@@ -35,7 +35,7 @@ void check(const ServedModel& model, const Read& read) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const ModelConfig config = read_config(model_folder);
   static const Tokenizer tokenizer(model_folder);
-  static const KVCacheManager manager({/*blocks=*/64, /*block_size=*/16, /*bytes_per_token=*/1});
+  static const PagedManager manager({/*blocks=*/64, /*block_size=*/16, /*bytes_per_token=*/1});
   static const ServedModel model{"fairytale", &config, &tokenizer, &manager, /*max_sequences=*/4};
   const std::string_view body = FuzzInput(data, size).rest();
   check(model, [&] { return read_generate_request(body, model); });

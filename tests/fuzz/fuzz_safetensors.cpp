@@ -2,10 +2,10 @@
 // bytes of data; an odd one: what follows is the file as a whole.
 //
 // Holds: InputError, or tensors that can be read to their last byte.
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/model/safetensors.h"
-#include "tests/checkpoint_builder.h"
 #include "tests/fuzz/hold.h"
+#include "tests/support/checkpoint_builder.h"
 
 using namespace kvcache;
 

@@ -2,10 +2,10 @@
 // which hold a tensor each, "one" and "two".
 //
 // Holds: InputError, or a checkpoint of these two tensors.
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/model/checkpoint.h"
-#include "tests/checkpoint_builder.h"
 #include "tests/fuzz/hold.h"
+#include "tests/support/checkpoint_builder.h"
 
 using namespace kvcache;
 

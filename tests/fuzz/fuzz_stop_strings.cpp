@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/serving/stop_strings.h"
+#include "common/engine/stop_strings.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;

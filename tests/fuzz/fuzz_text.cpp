@@ -2,9 +2,9 @@
 //
 // Holds: InputError for what is no UTF-8 and for nothing else; decoded, ASCII is what it was and any text
 // has the same ids again (its characters may be composed, as the tokenizer normalizes with NFC).
-#include "common/error.h"
-#include "common/model/tokenizer.h"
-#include "common/model/utf8.h"
+#include "common/base/error.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/utf8.h"
 #include "tests/fuzz/hold.h"
 
 using namespace kvcache;

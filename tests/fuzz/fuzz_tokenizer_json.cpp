@@ -2,10 +2,10 @@
 //
 // Holds: InputError, or a tokenizer whose ids are below its size and whose text comes out the same whole and
 // token by token.
-#include "common/error.h"
-#include "common/model/tokenizer.h"
-#include "tests/files.h"
+#include "common/base/error.h"
+#include "common/tokenizer/tokenizer.h"
 #include "tests/fuzz/hold.h"
+#include "tests/support/files.h"
 
 using namespace kvcache;
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/bench/benchmark_program.h"
 #include "common/bench/benchmark_table.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 namespace kvcache {

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/cli/compare.h"
 #include "common/cli/run_main.h"
-#include "common/error.h"
 #include "fmt/format.h"
 
 /// Compares the report files that it is given. @return 0, or what run_main makes of a failure.

@@ -1,0 +1,143 @@
+/// @file
+/// See thread_pool.h.
+#include "common/base/thread_pool.h"
+
+#include <system_error>
+
+#include "common/base/error.h"
+#include "fmt/format.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kvcache {
+namespace {
+
+/// How often an idle worker looks for work before it sleeps: some tens of microseconds, longer than the
+/// pauses within a pass and short enough to leave the core to others.
+constexpr int kSpins = 1000;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
+
+/// While it lives, its thread takes subnormal numbers, those below 1.2e-38 in float32, for zero. Weights that
+/// training has driven towards zero make them by the million, many processors need a hundred cycles for each,
+/// and a sum that matters to anybody does not change.
+class NoSubnormals {
+ public:
+#if defined(__x86_64__)
+  NoSubnormals() {
+    _mm_setcsr(before_ | kFlushToZero | kSubnormalsAreZero);
+  }
+  ~NoSubnormals() {
+    _mm_setcsr(before_);
+  }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kSubnormalsAreZero = 0x0040;
+  unsigned before_ = _mm_getcsr();
+#elif defined(__aarch64__)
+  NoSubnormals() {
+    set(before_ | kFlushToZero);
+  }
+  ~NoSubnormals() {
+    set(before_);
+  }
+
+ private:
+  static constexpr std::uint64_t kFlushToZero = 1U << 24U;
+  static std::uint64_t get() {
+    std::uint64_t value;
+    asm volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  static void set(std::uint64_t value) {
+    asm volatile("msr fpcr, %0" : : "r"(value));
+  }
+  std::uint64_t before_ = get();
+#else
+  NoSubnormals() {}   // as the processor has it
+  ~NoSubnormals() {}  // not trivial, so that a local is not called unused
+#endif
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  try {
+    for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { worker_loop(); });
+  } catch (const std::system_error& error) {
+    const int started = this->threads();
+    stop_workers();  // a thread that is not joined would end the program
+    throw RunError(fmt::format("the system gives {} of {} threads ({}); use --threads {} or fewer", started,
+                               threads, error.code().message(), started));
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_workers();
+}
+
+void ThreadPool::stop_workers() {
+  stop_ = true;
+  ++runs_;
+  runs_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
+  const NoSubnormals here;
+  if (workers_.empty() || count <= 1) {
+    for (std::int64_t index = 0; index < count; ++index) call(task, index);
+    return;
+  }
+  count_ = count;
+  task_ = task;
+  call_ = call;
+  unfinished_.store(count);
+  const std::uint64_t run = (ticket_.load() >> 32) + 1;
+  ticket_.store(run << 32 | static_cast<std::uint64_t>(count));
+  ++runs_;
+  if (sleeping_.load() > 0) runs_.notify_all();
+
+  work();
+  for (int spins = 0; unfinished_.load() > 0; ++spins) {
+    // The last tasks are running elsewhere; on a crowded machine their thread may need this core.
+    spins < kSpins ? pause() : std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work() {
+  std::uint64_t ticket = ticket_.load();
+  while ((ticket & kTasksLeft) > 0) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
+    call_(task_, count_ - static_cast<std::int64_t>(ticket & kTasksLeft));
+    unfinished_.fetch_sub(1);
+    ticket = ticket_.load();
+  }
+}
+
+void ThreadPool::worker_loop() {
+  const NoSubnormals here;
+  std::uint32_t seen = runs_.load();
+  while (!stop_) {
+    work();
+    for (int spins = 0; spins < kSpins && runs_.load() == seen; ++spins) pause();
+    if (runs_.load() == seen) {
+      ++sleeping_;
+      runs_.wait(seen);
+      --sleeping_;
+    }
+    seen = runs_.load();
+  }
+}
+
+}  // namespace kvcache

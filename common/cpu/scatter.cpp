@@ -1,0 +1,24 @@
+/// @file
+/// See scatter.h.
+#include "common/cpu/scatter.h"
+
+#include "common/cpu/dot_tile.h"
+
+namespace kvcache {
+
+void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to) {
+  with_dtype(dtype, [&]<DType stored>() {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      const std::int64_t slot = slots[static_cast<std::size_t>(row)];
+      if (slot < 0) continue;
+      std::byte* at = to + slot * rows.cols * size_of(stored);
+      std::int64_t col = 0;
+      for (; col + 16 <= rows.cols; col += 16) {
+        Vec16::load(rows.row(row) + col).store<stored>(at + col * size_of(stored));
+      }
+      for (; col < rows.cols; ++col) write_number(stored, rows.row(row)[col], at + col * size_of(stored));
+    }
+  });
+}
+
+}  // namespace kvcache

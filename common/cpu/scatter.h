@@ -1,0 +1,19 @@
+/// @file
+/// Writing new K/V rows where a slot mapping says, on the CPU. Chapter: step 1 (slot = row), step 3
+/// (scatter).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/base/dtype.h"
+#include "common/base/matrix.h"
+
+namespace kvcache {
+
+/// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A slot of -1
+/// is skipped.
+void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
+
+}  // namespace kvcache

@@ -1,0 +1,89 @@
+/// @file
+/// See scatter.h. A ladder of two kernels.
+#include "common/cuda/move_rows.cuh"
+#include "common/cuda/scatter.h"
+
+namespace kvcache::cuda {
+namespace {
+
+/// What is stored where a number of V is not finite: V 0 and K NaN. A prefill kernel multiplies every V of
+/// its tile, also by the weight 0 of a token that comes later in the same pass, and 0 times NaN is NaN. So a
+/// token with damaged logits would reach those before it, and the requests that share their blocks. Stored
+/// like this it reaches whoever attends to it, through its scores, and nobody else.
+template <typename Bits>
+struct KeepToItself {
+  Bits exponent;  ///< its bits: all of them are set in NaN and infinity alone
+
+  __device__ void operator()(Bits& k, Bits& v) const {
+    if ((v & exponent) != exponent) return;
+    k = static_cast<Bits>(~Bits{0});
+    v = 0;
+  }
+  __device__ void operator()(RowPack& k, RowPack& v) const {
+    constexpr int kNumbers = sizeof(RowPack) / sizeof(Bits);
+    Bits* const k_numbers = reinterpret_cast<Bits*>(&k);
+    Bits* const v_numbers = reinterpret_cast<Bits*>(&v);
+#pragma unroll
+    for (int n = 0; n < kNumbers; ++n) (*this)(k_numbers[n], v_numbers[n]);
+  }
+};
+
+template <typename Bits>
+KeepToItself<Bits> keep_to_itself(DType dtype) {
+  const std::uint32_t exponent = dtype == DType::f32 ? 0x7F800000U : dtype == DType::bf16 ? 0x7F80U : 0x7C00U;
+  return {static_cast<Bits>(exponent)};
+}
+
+/// Rung 1: one thread per number. It finds its row by a division and loads two or four bytes of K and of V.
+template <typename Bits>
+__global__ void scatter_numbers(NewKv rows, std::int64_t width, const std::int64_t* slots, Bits* k_pool,
+                                Bits* v_pool, KeepToItself<Bits> keep) {
+  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t row = number / width, col = number % width;
+  if (row >= rows.tokens || slots[row] < 0) return;
+  Bits k = static_cast<const Bits*>(rows.k)[row * rows.k_stride + col];
+  Bits v = static_cast<const Bits*>(rows.v)[row * rows.v_stride + col];
+  keep(k, v);
+  k_pool[slots[row] * width + col] = k;
+  v_pool[slots[row] * width + col] = v;
+}
+
+/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together. No division is left, the slot is read
+/// once for both, and each thread has several loads in flight.
+/// @param rows  its strides count packs
+template <typename Bits>
+__global__ void __launch_bounds__(kMoveThreads)
+    scatter_packs(NewKv rows, unsigned packs, const std::int64_t* slots, RowPack* k_pool, RowPack* v_pool,
+                  KeepToItself<Bits> keep) {
+  const std::int64_t row = row_of_lane();
+  if (row >= rows.tokens) return;
+  const std::int64_t slot = slots[row];
+  if (slot < 0) return;
+  move_row(static_cast<const RowPack*>(rows.k) + row * rows.k_stride, k_pool + slot * packs,
+           static_cast<const RowPack*>(rows.v) + row * rows.v_stride, v_pool + slot * packs, packs, keep);
+}
+
+}  // namespace
+
+void scatter_kv(DType dtype, const NewKv& rows, std::int64_t width, const std::int64_t* slots, void* k_pool,
+                void* v_pool, cudaStream_t stream, RowKernels kernels) {
+  const std::int64_t bytes = size_of(dtype);
+  if (kernels == RowKernels::packs &&
+      are_packs({rows.k, rows.v, k_pool, v_pool},
+                {width * bytes, rows.k_stride * bytes, rows.v_stride * bytes})) {
+    const std::int64_t numbers = static_cast<std::int64_t>(sizeof(RowPack)) / bytes;  // of a pack
+    const NewKv counted{rows.k, rows.k_stride / numbers, rows.v, rows.v_stride / numbers, rows.tokens};
+    with_bits(dtype, [&]<typename Bits>() {
+      launch("scatter_packs", scatter_packs<Bits>, lanes_per_row(rows.tokens, width / numbers), stream,
+             counted, static_cast<unsigned>(width / numbers), slots, static_cast<RowPack*>(k_pool),
+             static_cast<RowPack*>(v_pool), keep_to_itself<Bits>(dtype));
+    });
+    return;
+  }
+  with_bits(dtype, [&]<typename Bits>() {
+    launch("scatter_numbers", scatter_numbers<Bits>, thread_per_number(rows.tokens, width), stream, rows,
+           width, slots, static_cast<Bits*>(k_pool), static_cast<Bits*>(v_pool), keep_to_itself<Bits>(dtype));
+  });
+}
+
+}  // namespace kvcache::cuda

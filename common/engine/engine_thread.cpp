@@ -1,0 +1,184 @@
+/// @file
+/// See engine_thread.h. Read `serve` first. The mutex is never held while the engine works or a listener is
+/// called, so neither can make another thread wait for a pass. It is held while a status is taken.
+#include "common/engine/engine_thread.h"
+
+#include <exception>
+#include <utility>
+
+namespace kvcache {
+
+EngineThread::EngineThread(Engine& engine, std::int64_t max_requests)
+    : engine_(engine), max_requests_(max_requests) {
+  update_status();
+  thread_ = std::thread([this] { work(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = stopping_ = true;
+  }
+  ordered_.notify_one();
+  thread_.join();
+}
+
+// The engine's side
+
+void EngineThread::work() {
+  std::optional<std::string> failure;
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  if (failure) status_.failure = failure->empty() ? "unknown" : *failure;
+  // What was submitted meanwhile is told how it ended, too.
+  if (failure)
+    std::erase_if(orders_, [](const Order& order) { return std::holds_alternative<Cancellation>(order); });
+  carry_out_orders(lock);
+  lock.unlock();
+  failure ? engine_.fail() : engine_.cancel_all();
+  lock.lock();
+  if (!failure) update_status();
+  idle_ = true;
+  looked_.notify_all();
+}
+
+void EngineThread::serve() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    carry_out_orders(lock);
+    lock.unlock();
+    const bool worked = engine_.run_pass([this] {
+      const std::lock_guard planned(mutex_);
+      count_sequences();  // the pass may be long
+    });
+    lock.lock();
+    if (wanted_ || !worked) update_status();
+    if (worked || stopping_ || !orders_.empty()) continue;
+    idle_ = true;
+    looked_.notify_all();
+    ordered_.wait(lock, [this] { return stopping_ || !orders_.empty(); });
+  }
+}
+
+void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
+  std::deque<Order> orders = std::exchange(orders_, {});
+  lock.unlock();
+  for (Order& order : orders) {
+    if (auto* submission = std::get_if<Submission>(&order)) {
+      engine_.add(submission->id, std::move(submission->request), std::move(submission->on_event),
+                  submission->at);
+    } else if (const auto& id = std::get<Cancellation>(order).id) {
+      engine_.cancel(*id);
+    } else {
+      engine_.cancel_all();
+    }
+  }
+  lock.lock();
+  for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
+  count_sequences();
+}
+
+/// It costs nothing, so it is done more often than the rest.
+void EngineThread::count_sequences() {
+  status_.running_count = std::ssize(engine_.scheduler().running());
+  status_.waiting = std::ssize(engine_.scheduler().waiting());
+}
+
+void EngineThread::update_status() {
+  const Scheduler& scheduler = engine_.scheduler();
+  const KvManager& manager = engine_.manager();
+  count_sequences();
+  status_.running.clear();
+  for (const ScheduledSequence* sequence : scheduler.running())
+    status_.running.push_back({sequence->id, sequence->stored, manager.block_table(sequence->id)});
+  status_.queue.clear();
+  for (const ScheduledSequence* sequence : scheduler.waiting())
+    status_.queue.push_back(
+        {sequence->id, std::ssize(sequence->token_ids), 1 + sequence->forks, sequence->preemptions});
+  status_.blocks = manager.blocks();
+  status_.memory = manager.memory();
+  status_.counters = manager.counters();
+  status_.counters.preemptions = scheduler.preemptions();
+  status_.totals = engine_.totals();
+  status_.cache.reset();
+  if (cache_wanted_) status_.cache = manager.state();
+  wanted_ = cache_wanted_ = false;
+  ++looks_;
+  looked_.notify_all();
+}
+
+// The side of all others
+
+void EngineThread::enqueue(Order order) {
+  orders_.push_back(std::move(order));
+  idle_ = false;
+  ordered_.notify_one();
+}
+
+std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(GenerationRequest request,
+                                                                       OnGenerationEvent on_event,
+                                                                       Engine::Clock::time_point arrived) {
+  engine_.check(request);
+  const std::lock_guard lock(mutex_);
+  if (closed_) return Refusal::closed;
+  if (requests_ >= max_requests_) return Refusal::queue_full;
+  ++requests_;
+  ++ordered_requests_;
+  // It makes room before its listener hears that it has ended, so whoever hears it may submit another.
+  auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
+    if (event.summary) {
+      const std::lock_guard ended(mutex_);
+      --requests_;
+    }
+    on_event(event);
+  };
+  enqueue(Submission{++last_id_, std::move(request), std::move(tell), arrived});
+  return last_id_;
+}
+
+std::int64_t EngineThread::requests() const {
+  const std::lock_guard lock(mutex_);
+  return requests_;
+}
+
+void EngineThread::cancel(GenerationId id) {
+  const std::lock_guard lock(mutex_);
+  if (status_.failure.empty()) enqueue(Cancellation{id});
+}
+
+void EngineThread::cancel_all() {
+  const std::lock_guard lock(mutex_);
+  if (status_.failure.empty()) enqueue(Cancellation{});
+}
+
+void EngineThread::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+bool EngineThread::wait_until_idle(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  return looked_.wait_for(lock, at_most, [this] { return idle_; });
+}
+
+EngineStatus EngineThread::status(std::chrono::milliseconds at_most, bool with_cache) {
+  std::unique_lock lock(mutex_);
+  if (!idle_) {
+    wanted_ = true;
+    cache_wanted_ = cache_wanted_ || with_cache;
+    looked_.wait_for(lock, at_most, [this, seen = looks_] { return idle_ || looks_ != seen; });
+  }
+  // While the engine's thread sleeps, the engine belongs to who holds the mutex.
+  if (idle_ && with_cache && status_.failure.empty()) status_.cache = engine_.manager().state();
+  EngineStatus status = status_;
+  status.waiting += ordered_requests_;
+  if (!with_cache) status.cache.reset();
+  return status;
+}
+
+}  // namespace kvcache

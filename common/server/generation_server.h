@@ -1,0 +1,103 @@
+/// @file
+/// An engine behind HTTP: what each address answers, and how a request's life and a client's hang together.
+/// Requests are read and the engine is looked at by workers' threads, so that the server's own never waits.
+/// Described in docs/serving.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "common/engine/engine_thread.h"
+#include "common/server/generate_request.h"
+#include "common/server/http_server.h"
+#include "common/server/waiting_line.h"
+
+namespace boost::asio {
+class thread_pool;
+}
+
+namespace kvcache {
+
+/// What may be set of a server.
+struct GenerationServerSettings {
+  std::string host = "127.0.0.1";           ///< where to listen
+  int port = 5000;                          ///< 0: any that is free
+  HttpLimits http;                          ///< what a client can take
+  std::chrono::milliseconds finish{8'000};  ///< that requests get to end by themselves once it is to end
+};
+
+/// The server of one model. It listens from the beginning and says that it is loading until `serve`.
+class GenerationServer {
+ public:
+  /// @param model_name  as clients know it
+  /// @throws InputError, RunError as HttpServer does.
+  GenerationServer(const GenerationServerSettings& settings, const std::string& model_name);
+  ~GenerationServer();
+  GenerationServer(const GenerationServer&) = delete;
+  GenerationServer& operator=(const GenerationServer&) = delete;
+
+  /// "http://127.0.0.1:5000"
+  std::string address() const { return http_.address(); }
+  /// Serves until SIGTERM, SIGINT or `end`, and the last answers have gone out. The engine may then still be
+  /// in a pass.
+  /// @param engine    ends before this server does: its listeners are of here
+  /// @param on_ready  called when requests are taken
+  /// @throws RunError if the engine has failed.
+  void serve(EngineThread& engine, const ServedModel& model, const std::function<void()>& on_ready);
+  /// Takes no more requests, ends those that are there, by force if need be, and then ends. From any thread.
+  void end();
+
+ private:
+  class Answering;
+  using Exchange = std::shared_ptr<HttpExchange>;
+  using Read = std::function<AskedGeneration(std::string_view body)>;
+
+  void wait();
+  void handle(const Exchange& exchange);
+  void answer_generation(const Exchange& exchange, Read read);
+  void refuse_one_too_many(const Exchange& exchange);
+  void read_next(UnreadRequests::Reader reader);
+  std::int64_t requests_to_read() const;
+  std::int64_t requests() const;
+  void submit(const Exchange& exchange, AskedGeneration asked, Engine::Clock::time_point arrived);
+  void answer_health(const Exchange& exchange);
+  void answer_metrics(const Exchange& exchange);
+  void answer_state(const Exchange& exchange);
+  void with_status(std::function<void(const EngineStatus&)> use, bool with_cache = false);
+  void ask_for_status();
+  void note_failure(const std::string& failure);
+  HttpAnswer not_serving() const;
+  double uptime_s() const;
+
+  const GenerationServerSettings settings_;
+  const std::string model_name_;
+  const std::chrono::system_clock::time_point created_ = std::chrono::system_clock::now();
+  const std::chrono::steady_clock::time_point up_since_ = std::chrono::steady_clock::now();
+  // The server's thread's alone from here; but a request is read with the model, which never changes then.
+  EngineThread* engine_ = nullptr;  // not loaded yet
+  ServedModel model_;
+  bool ending_ = false;
+  std::string failure_;
+  std::uint64_t requests_ = 0;
+  std::map<std::string, std::int64_t> outputs_;  // ended, by reason
+  UnreadRequests unread_;
+  std::set<UnreadRequests::Reader> reading_;  // those that are at work
+  Pace pace_;
+  std::vector<std::function<void(const EngineStatus&)>> status_users_;
+  bool status_is_coming_ = false, cache_is_wanted_ = false;
+
+  std::vector<std::weak_ptr<Answering>> answering_;  // what is not answered yet, and some that is
+
+  std::stop_source stop_reading_;
+  // Reading a long prompt takes time, and so does waiting for the engine to tell how it is.
+  std::unique_ptr<boost::asio::thread_pool> readers_, looker_;
+  HttpServer http_;  // the last: its thread uses all of the above
+};
+
+}  // namespace kvcache

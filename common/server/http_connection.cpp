@@ -1,0 +1,381 @@
+/// @file
+/// See http_connection.h. Read `read_more` to `dispatch` first. Everything runs on the server's thread, so
+/// nothing here is locked.
+#include "common/server/http_connection.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/status.hpp>
+#include <ctime>
+#include <exception>
+
+#include "common/server/http_request.h"
+#include "fmt/chrono.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+/// How a body in chunks may end, and the least that follows: an empty line. Boost.Beast 1.74 fails an
+/// assertion of its own where it is given the first by itself and one byte more the next time.
+constexpr std::string_view kLastChunk = "0\r\n", kEmptyLine = "\r\n";
+
+/// An option of TCP that Asio has no name for.
+template <int Name>
+using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
+
+std::string reason_of(unsigned status) {
+  const auto reason = http::obsolete_reason(http::int_to_status(status));
+  return {reason.data(), reason.size()};
+}
+
+}  // namespace
+
+/// A request and its answer. It outlives the connection where its handler keeps it.
+class HttpConnection::Exchange final : public HttpExchange {
+ public:
+  Exchange(HttpRequest request, HttpConnection& connection)
+      : HttpExchange(std::move(request)), connection_(&connection) {}
+
+  void answer(const HttpAnswer& answer) override {
+    if (connection_ == nullptr) return;
+    connection_->write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
+    if (request().method != "HEAD") connection_->write(answer.body);
+    finish();
+  }
+
+  void begin_stream(const std::string& content_type) override {
+    if (connection_ == nullptr) return;
+    HttpAnswer head;
+    head.content_type = content_type;
+    chunked_ = connection_->version_ >= 11;  // before that the end of the connection is the end of the answer
+    if (!chunked_) connection_->keep_ = false;
+    connection_->write_head(200, head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  }
+
+  void send(std::string_view part) override {
+    if (connection_ == nullptr || part.empty()) return;
+    connection_->write(chunked_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : std::string(part));
+    was_behind_ = was_behind_ || is_behind();
+  }
+
+  void end_stream() override {
+    if (connection_ == nullptr) return;
+    if (chunked_) connection_->write("0\r\n\r\n");
+    finish();
+  }
+
+  bool is_behind() const override {
+    return connection_ != nullptr && connection_->unsent_.size() > connection_->owner_.limits().unsent_bytes;
+  }
+  void on_caught_up(std::function<void()> listener) override { caught_up_ = std::move(listener); }
+
+  void on_departure(std::function<void()> listener) override { listener_ = std::move(listener); }
+  bool departed() const override { return departed_; }
+
+  /// What waited is on its way.
+  void look_whether_caught_up() {
+    if (connection_ != nullptr && !is_behind() && std::exchange(was_behind_, false) && caught_up_)
+      caught_up_();
+  }
+
+  /// The client is gone, or has all of its answer.
+  void detach(bool answered) {
+    connection_ = nullptr;
+    departed_ = !answered;
+    caught_up_ = nullptr;
+    const std::function<void()> listener = std::move(listener_);
+    if (departed_ && listener) listener();
+  }
+
+ private:
+  void finish() {
+    HttpConnection& connection = *std::exchange(connection_, nullptr);
+    connection.answered_ = true;
+    if (connection.sending_.empty()) connection.all_sent();
+  }
+
+  HttpConnection* connection_;  // nullptr: nothing is to be said any more
+  std::function<void()> listener_, caught_up_;
+  bool chunked_ = false, departed_ = false, was_behind_ = false;
+};
+
+HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
+    : socket_(std::move(socket)), owner_(owner), timer_(socket_.get_executor()) {
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // tokens are small, and awaited
+  // A client whose machine vanishes says nothing: it is asked after half a minute, and given up after one.
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPIDLE>(30), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPINTVL>(10), ignored);
+  socket_.set_option(TcpOption<TCP_KEEPCNT>(3), ignored);
+}
+
+void HttpConnection::start() {
+  become_idle();
+  read_more();
+}
+
+void HttpConnection::become_idle() {
+  state_ = State::idle;
+  waiting_since_ = std::chrono::steady_clock::now();
+  set_deadline(owner_.limits().idle);
+}
+
+std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_since() const {
+  error_code error;
+  const bool may_be_whole = state_ == State::idle && socket_.available(error) > 0;  // a request, unread
+  if (state_ == State::answering || may_be_whole) return std::nullopt;
+  return waiting_since_;
+}
+
+void HttpConnection::turn_away() {
+  HttpAnswer answer = error_answer(503, "the server has as many connections as it takes; try again later");
+  answer.headers.emplace_back("Retry-After", "1");
+  refuse(answer);
+  read_more();
+}
+
+// Reading
+
+void HttpConnection::read_more() {
+  if (state_ == State::closed) return;
+  socket_.async_read_some(asio::buffer(incoming_),
+                          [self = shared_from_this()](error_code error, std::size_t bytes) {
+                            if (self->state_ == State::closed) return;
+                            if (error) return self->close();
+                            self->unparsed_.append(self->incoming_.data(), bytes);
+                            self->take_input();
+                            self->read_more();
+                          });
+}
+
+void HttpConnection::take_input() {
+  switch (state_) {
+    case State::idle:
+    case State::reading:
+      return parse();
+    case State::answering:  // of the next request, which waits; but not without end
+      if (unparsed_.size() > owner_.limits().header_bytes + owner_.limits().body_bytes) close();
+      return;
+    case State::leaving:
+    case State::closed:
+      unparsed_.clear();
+  }
+}
+
+void HttpConnection::parse() {
+  if (state_ == State::idle) unparsed_.erase(0, unparsed_.find_first_not_of("\r\n"));  // RFC 9112 section 2.2
+  if (unparsed_.empty()) return;
+  if (state_ == State::idle) {
+    state_ = State::reading;
+    set_deadline(owner_.limits().read);
+    parser_.emplace();
+    parser_->eager(true);
+    parser_->header_limit(static_cast<std::uint32_t>(owner_.limits().header_bytes));
+    parser_->body_limit(owner_.limits().body_bytes);
+    continue_sent_ = false;
+  }
+  while (!unparsed_.empty() && !parser_->is_done()) {
+    const bool is_in_chunks = parser_->is_header_done() && parser_->chunked();
+    const bool may_be_the_end = is_in_chunks && unparsed_.starts_with(kLastChunk);
+    if (may_be_the_end && unparsed_.size() < kLastChunk.size() + kEmptyLine.size()) break;
+    error_code error;
+    const std::size_t taken = parser_->put(asio::buffer(unparsed_), error);
+    unparsed_.erase(0, taken);
+    if (error && error != http::error::need_more) return refuse_parse_error(error);
+    if (error || taken == 0) break;  // asked again before there is more, it may fail that assertion, too
+  }
+  if (parser_->is_done()) return dispatch();
+  if (unparsed_.size() > owner_.limits().header_bytes)
+    return refuse(error_answer(400, "a chunk of the body begins with too long a line"));
+  if (parser_->is_header_done()) send_continue();
+}
+
+/// A client with a large body may ask whether it is welcome before it sends it.
+void HttpConnection::send_continue() {
+  const auto& head = parser_->get();
+  if (continue_sent_ || head.version() < 11 ||
+      !boost::beast::iequals(head[http::field::expect], "100-continue"))
+    return;
+  continue_sent_ = true;
+  write(kContinue);
+}
+
+void HttpConnection::dispatch() {
+  auto message = parser_->release();
+  parser_.reset();
+  state_ = State::answering;
+  clear_deadline();
+  version_ = message.version();
+  keep_ = message.keep_alive();
+  answered_ = false;
+  const std::string fault = why_no_request(message);
+  exchange_ = std::make_shared<Exchange>(request_of(std::move(message)), *this);
+  if (fault.empty()) return owner_.handle(exchange_);
+  keep_ = false;  // nothing that comes after it can be understood
+  exchange_->answer(error_answer(400, fault));
+}
+
+void HttpConnection::refuse_parse_error(const error_code& error) {
+  if (error == http::error::header_limit)
+    return refuse(
+        error_answer(431, fmt::format("the header is longer than {} bytes", owner_.limits().header_bytes)));
+  if (error == http::error::body_limit)
+    return refuse(
+        error_answer(413, fmt::format("the body is longer than {} bytes", owner_.limits().body_bytes)));
+  refuse(error_answer(400, "this is not an HTTP request: " + error.message()));
+}
+
+/// Answers something that is no request. Nothing that comes after it can be understood.
+void HttpConnection::refuse(const HttpAnswer& answer) {
+  keep_ = false;
+  write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
+  write(answer.body);
+  leave();
+}
+
+// Writing
+
+void HttpConnection::write_head(unsigned status, const HttpAnswer& answer, std::string_view framing) {
+  owner_.count_response(status);
+  keep_ = keep_ && owner_.keeps_connections();
+  std::string head = fmt::format(
+      "HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %T} GMT\r\nContent-Type: {}\r\nCache-Control: no-store\r\n{}",
+      status, reason_of(status), fmt::gmtime(std::time(nullptr)), answer.content_type, framing);
+  for (const auto& [name, value] : answer.headers) head += fmt::format("{}: {}\r\n", name, value);
+  if (!keep_) {
+    head += "Connection: close\r\n";
+  } else if (version_ < 11) {
+    head += "Connection: keep-alive\r\n";
+  }
+  write(head + "\r\n");
+}
+
+void HttpConnection::write(std::string_view bytes) {
+  unsent_ += bytes;
+  if (sending_.empty()) send_more();
+}
+
+void HttpConnection::send_more() {
+  sending_ = std::exchange(unsent_, {});
+  sent_ = 0;
+  send_rest();
+}
+
+void HttpConnection::send_rest() {
+  if (state_ == State::answering) await_taking();
+  socket_.async_write_some(asio::buffer(sending_) + sent_,
+                           [self = shared_from_this()](error_code error, std::size_t bytes) {
+                             if (self->state_ == State::closed) return;
+                             if (error) return self->close();
+                             self->given_ += bytes;
+                             self->sent_ += bytes;
+                             self->go_on_sending();
+                           });
+}
+
+void HttpConnection::go_on_sending() {
+  if (sent_ < sending_.size()) return send_rest();
+  sending_.clear();
+  if (unsent_.empty()) {
+    all_sent();
+  } else {
+    send_more();
+  }
+  if (exchange_) exchange_->look_whether_caught_up();
+}
+
+/// Nothing is left to be sent, for now.
+void HttpConnection::all_sent() {
+  if (state_ == State::leaving) {
+    error_code ignored;
+    socket_.shutdown(Socket::shutdown_send, ignored);
+    set_deadline(owner_.limits().linger);
+  }
+  if (state_ != State::answering) return;
+  clear_deadline();
+  if (!answered_) return;
+  const auto exchange = std::exchange(exchange_, nullptr);
+  exchange->detach(/*answered=*/true);
+  owner_.exchange_ended(/*answered=*/true);
+  if (state_ == State::closed) return;  // the server has ended
+  if (!keep_) return leave();
+  become_idle();
+  parse();  // the next request may be here already
+}
+
+/// The client is to see the end of the connection only after it has read what was sent to it: if the socket
+/// were closed while input is unread, the system would throw that away.
+void HttpConnection::leave() {
+  state_ = State::leaving;
+  waiting_since_ = std::chrono::steady_clock::now();
+  parser_.reset();
+  unparsed_.clear();
+  await_taking();
+  if (sending_.empty()) all_sent();
+}
+
+/// The client is gone, or given up.
+void HttpConnection::close() {
+  if (state_ == State::closed) return;
+  const auto self = shared_from_this();
+  state_ = State::closed;
+  error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+  if (const auto exchange = std::exchange(exchange_, nullptr)) {
+    exchange->detach(/*answered=*/false);
+    owner_.exchange_ended(/*answered=*/false);
+  }
+  owner_.connection_ended(self);
+}
+
+// Time
+
+void HttpConnection::set_deadline(std::chrono::milliseconds time) {
+  timer_.expires_after(time);
+  timer_.async_wait([self = shared_from_this()](error_code error) {
+    // A handler that is queued already can no longer be cancelled.
+    const bool moved = self->timer_.expiry() > asio::steady_timer::clock_type::now();
+    if (!error && !moved && self->state_ != State::closed) self->deadline_passed();
+  });
+}
+
+void HttpConnection::clear_deadline() {
+  timer_.expires_at(asio::steady_timer::time_point::max());
+}
+
+/// The client gets time to take something of what is being sent.
+void HttpConnection::await_taking() {
+  taken_ = taken();
+  set_deadline(owner_.limits().write);
+}
+
+/// Bytes that have arrived where the client is: those given to the system, less those that it still holds.
+/// A slow client may leave many there.
+std::uint64_t HttpConnection::taken() {
+  int waiting = 0;  // in the system
+  const bool is_known = ioctl(socket_.native_handle(), SIOCOUTQ, &waiting) == 0;
+  return is_known ? given_ - static_cast<std::uint64_t>(waiting) : taken_;
+}
+
+void HttpConnection::deadline_passed() {
+  if (state_ == State::reading)
+    return refuse(error_answer(408, fmt::format("the request did not end within {} s",
+                                                static_cast<double>(owner_.limits().read.count()) / 1000)));
+  if (!sending_.empty() && taken() != taken_) return await_taking();
+  close();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,317 @@
+/// @file
+/// See http_server.h.
+#include "common/server/http_server.h"
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <unordered_set>
+
+#include "common/base/error.h"
+#include "common/server/http_connection.h"
+#include "common/tokenizer/utf8.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+/// @throws InputError if `host` means nothing.
+tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, int port) {
+  error_code error;
+  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  if (!error && !found.empty()) return found.begin()->endpoint();
+  throw InputError(fmt::format(
+      "--host \"{}\" is no address of this machine ({}); 127.0.0.1 is one, and 0.0.0.0 stands for "
+      "all that it has",
+      host, error.message()));
+}
+
+/// @throws as the server's constructor
+tcp::acceptor listen_at(asio::io_context& io, const std::string& host, int port, const HttpLimits& limits) {
+  const tcp::endpoint endpoint = endpoint_of(io, host, port);
+  tcp::acceptor acceptor(io, endpoint.protocol());
+  acceptor.set_option(tcp::acceptor::reuse_address(true));
+  // Connections inherit it. What a slow client has not read waits here, where it is counted, and not in the
+  // system, which would take megabytes.
+  acceptor.set_option(asio::socket_base::send_buffer_size(limits.socket_bytes));
+  error_code error;
+  acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error == asio::error::address_in_use)
+    throw RunError(fmt::format("--port {} is taken; give another, or 0 for any that is free", port));
+  if (error == asio::error::access_denied)
+    throw RunError(fmt::format("--port {} is not allowed for this user; give one from 1024 on", port));
+  if (error)
+    throw InputError(
+        fmt::format("--host \"{}\": {}; give an address of this machine", host, error.message()));
+  return acceptor;
+}
+
+/// Whether a Content-Encoding leaves a body as it is.
+bool is_plain(const std::string& coding) {
+  return coding.empty() || boost::beast::iequals(coding, "identity");
+}
+
+std::string url_of(const tcp::endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return fmt::format("http://{}:{}", endpoint.address().is_v6() ? "[" + host + "]" : host, endpoint.port());
+}
+
+}  // namespace
+
+nlohmann::ordered_json error_json(unsigned status, const std::string& message, const std::string& field) {
+  const char* const type = status == 429  ? "rate_limit_error"
+                           : status < 500 ? "invalid_request_error"
+                                          : "server_error";
+  const nlohmann::ordered_json named =
+      field.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(field);
+  return {{"error",
+           {{"message", message}, {"type", type}, {"field", named}, {"param", named}, {"code", nullptr}}}};
+}
+
+HttpAnswer error_answer(unsigned status, const std::string& message, const std::string& field) {
+  HttpAnswer answer;
+  answer.status = status;
+  answer.body = error_json(status, message, field)
+                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                "\n";
+  return answer;
+}
+
+class HttpServer::Implementation final : public HttpConnectionOwner {
+ public:
+  Implementation(const std::string& host, int port, const HttpLimits& limits)
+      : limits_(limits),
+        host_(host),
+        acceptor_(listen_at(io_, host, port, limits)),
+        accept_again_(io_),
+        signals_(io_) {}
+  ~Implementation() {
+    end();
+    wait();
+  }
+
+  void start(Handler handler) {
+    handler_ = std::move(handler);
+    accept();
+    thread_ = std::thread([this] { run(); });
+  }
+  std::string address() const { return address_; }
+
+  void post(std::function<void()> work) { asio::post(io_, std::move(work)); }
+  void post_after(std::chrono::milliseconds time, std::function<void()> work) {
+    const auto timer = std::make_shared<asio::steady_timer>(io_, time);
+    timer->async_wait([timer, work = std::move(work)](error_code error) {
+      if (!error) work();
+    });
+  }
+  void on_signal(std::function<void()> work) {
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+    signals_.async_wait([this, work = std::move(work)](error_code error, int) {
+      if (error) return;
+      work();
+      // The second may be here already: it must not be lost.
+      signals_.async_wait([this](error_code error, int signal) {
+        if (error) return;
+        signals_.clear();  // from here on signals do what they do without a server
+        std::raise(signal);
+      });
+    });
+  }
+
+  void end_when_answered() {
+    ending_ = true;
+    end_if_answered();
+  }
+  void end() {
+    post([this] { end_now(); });
+  }
+  void wait() {
+    if (thread_.joinable()) thread_.join();
+  }
+  HttpCounts counts() const {
+    HttpCounts counts = counts_;
+    counts.connections = connections_.size();
+    return counts;
+  }
+
+  // For connections.
+  const HttpLimits& limits() const override { return limits_; }
+  bool keeps_connections() const override { return !ending_; }
+  void count_response(unsigned status) override { ++counts_.responses[status]; }
+  void handle(const std::shared_ptr<HttpExchange>& exchange) override {
+    const HttpRequest& request = exchange->request();
+    if (request.cross_site && request.method != "GET" && request.method != "HEAD")
+      return exchange->answer(error_answer(403, "a page of another site may not ask this"));
+    if (listens_to_this_machine_alone() && !is_this_machine(request.host))
+      return exchange->answer(
+          error_answer(403, fmt::format("Host is {}, and only this machine is listened to; ask {}",
+                                        shortened(request.host), address_)));
+    if (!request.body.empty() && !is_plain(request.coding)) {
+      HttpAnswer answer = error_answer(
+          415,
+          fmt::format("Content-Encoding is {}, and bodies are read as they are alone; send it without one",
+                      shortened(request.coding)));
+      answer.headers.emplace_back("Accept-Encoding", "identity");
+      return exchange->answer(answer);
+    }
+    try {
+      handler_(exchange);
+    } catch (const std::exception& error) {
+      exchange->answer(error_answer(500, error.what()));
+    }
+  }
+  void exchange_ended(bool answered) override {
+    if (!answered) ++counts_.departures;
+    // Later: the connection is still at work.
+    if (ending_) post([this] { end_if_answered(); });
+  }
+  void connection_ended(const std::shared_ptr<HttpConnection>& connection) override {
+    connections_.erase(connection);
+  }
+
+ private:
+  /// What goes wrong with one connection must not end the others.
+  void run() {
+    for (;;) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {
+        // Not by fmt, which throws where stderr is closed.
+        std::fputs(fmt::format("note: the server goes on after this: {}\n", error.what()).c_str(), stderr);
+      }
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (error) return accept_later();
+      accept();
+      take(std::move(socket));
+    });
+  }
+  /// There are no file descriptors left, say; some may be soon.
+  void accept_later() {
+    accept_again_.expires_after(std::chrono::milliseconds(100));
+    accept_again_.async_wait([this](error_code error) {
+      if (!error) accept();
+    });
+  }
+  /// Those that are being left take no place of the others; together they are twice as many at most.
+  void take(tcp::socket socket) {
+    const auto left = static_cast<std::size_t>(std::ranges::count_if(
+        connections_, [](const auto& connection) { return connection->is_being_left(); }));
+    const bool is_full = connections_.size() - left >= limits_.connections;
+    const bool is_one_too_many = is_full && !close_longest_waiting(/*being_left=*/false);
+    if (left >= limits_.connections) close_longest_waiting(/*being_left=*/true);
+    const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
+    connections_.insert(connection);
+    is_one_too_many ? connection->turn_away() : connection->start();
+  }
+
+  /// Makes room for one more. A client that wants to go on connects again; its connection may end at any time
+  /// before its request is whole anyhow.
+  /// @param being_left  which of the connections give way
+  /// @returns whether there was one
+  bool close_longest_waiting(bool being_left) {
+    std::shared_ptr<HttpConnection> longest;
+    auto first = std::chrono::steady_clock::time_point::max();
+    for (const auto& connection : connections_) {
+      const auto since = connection->waiting_since();
+      if (connection->is_being_left() != being_left || !since || *since >= first) continue;
+      first = *since;
+      longest = connection;
+    }
+    if (longest) longest->close();
+    return longest != nullptr;
+  }
+
+  bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
+  /// A name that nobody else can have given to this machine.
+  bool is_this_machine(std::string host) const {
+    if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a name that is complete, as DNS writes it
+    error_code is_no_address;
+    asio::ip::make_address(host, is_no_address);
+    return !is_no_address || host.empty() || boost::beast::iequals(host, "localhost") ||
+           boost::beast::iequals(host, host_);
+  }
+
+  void end_if_answered() {
+    if (std::ranges::none_of(connections_, [](const auto& connection) { return connection->is_busy(); }))
+      end_now();
+  }
+  void end_now() {
+    ending_ = false;  // who ends now need not ask again
+    error_code ignored;
+    acceptor_.close(ignored);
+    accept_again_.cancel();
+    signals_.cancel(ignored);
+    for (const auto& connection : std::exchange(connections_, {})) connection->close();
+    work_.reset();
+    io_.stop();
+  }
+
+  const HttpLimits limits_;
+  const std::string host_;
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  tcp::acceptor acceptor_;
+  const std::string address_ = url_of(acceptor_.local_endpoint());
+  asio::steady_timer accept_again_;
+  asio::signal_set signals_;
+  Handler handler_;
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
+  HttpCounts counts_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits)
+    : implementation_(std::make_unique<Implementation>(host, port, limits)) {}
+HttpServer::~HttpServer() = default;
+void HttpServer::start(Handler handler) {
+  implementation_->start(std::move(handler));
+}
+std::string HttpServer::address() const {
+  return implementation_->address();
+}
+void HttpServer::post(std::function<void()> work) {
+  implementation_->post(std::move(work));
+}
+void HttpServer::post_after(std::chrono::milliseconds time, std::function<void()> work) {
+  implementation_->post_after(time, std::move(work));
+}
+void HttpServer::on_signal(std::function<void()> work) {
+  implementation_->on_signal(std::move(work));
+}
+void HttpServer::end_when_answered() {
+  implementation_->end_when_answered();
+}
+void HttpServer::end() {
+  implementation_->end();
+}
+void HttpServer::wait() {
+  implementation_->wait();
+}
+HttpCounts HttpServer::counts() const {
+  return implementation_->counts();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,26 @@
+/// @file
+/// Completions in OpenAI's form (https://platform.openai.com/docs/api-reference/completions), so that clients
+/// made for it work. What would change the text and is not done here is refused; fields that nobody here
+/// knows are not looked at, since clients send more than any one server knows.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/server/generate_request.h"
+
+namespace kvcache {
+
+/// Reads the body of POST /v1/completions.
+/// @param id       of the answer
+/// @param created  now, in seconds since 1970
+/// @throws RequestError that names the field.
+AskedGeneration read_completion_request(std::string_view body, const ServedModel& model,
+                                        const std::string& id, std::int64_t created);
+
+/// The answer to GET /v1/models/NAME.
+nlohmann::ordered_json described_model(const std::string& name, std::int64_t created);
+/// The answer to GET /v1/models.
+nlohmann::ordered_json list_of_models(const std::string& name, std::int64_t created);
+
+}  // namespace kvcache

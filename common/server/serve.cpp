@@ -1,0 +1,91 @@
+/// @file
+/// See serve.h.
+#include "common/server/serve.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "common/server/generation_server.h"
+#include "fmt/format.h"
+
+namespace kvcache {
+namespace {
+
+/// Connections beside those of requests: of clients that ask how the server is, or are told to come again.
+constexpr std::int64_t kOtherConnections = 256;
+
+/// Each connection is an open file, and a shell often gives a program 1,024 of them although it may have
+/// more. Where it may not have so many, the last clients to come wait for a connection.
+void allow_open_files(rlim_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
+  limit.rlim_cur = std::min(count, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// In the end it is waited for the pass that is running for so long.
+constexpr std::chrono::milliseconds kLastPass{300};
+
+/// What clients call the model: the name of its folder, or of the shape.
+std::string name_of_model(const Options& options) {
+  if (!options.random_weights.empty()) return "random:" + options.random_weights;
+  return served_name(options.model.empty() ? shipped_model_folder() : std::filesystem::path(options.model));
+}
+
+}  // namespace
+
+std::string served_name(const std::filesystem::path& folder) {
+  std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  if (!whole.has_filename()) whole = whole.parent_path();  // "models/" that does not exist
+  constexpr std::string_view prefix = "models--", separator = "--";
+  const std::filesystem::path snapshots = whole.parent_path();
+  std::string name = snapshots.parent_path().filename().string();
+  if (snapshots.filename() != "snapshots" || !name.starts_with(prefix) || name == prefix)
+    return whole.filename().string();
+  name.erase(0, prefix.size());
+  if (const std::size_t end = name.find(separator); end != std::string::npos)
+    name.replace(end, separator.size(), 1, '/');
+  return name;
+}
+
+int serve(Step step, const Options& options, const MakeCache& make_cache) {
+  GenerationServerSettings settings;
+  const std::int64_t max_requests = options.max_sequences + options.max_waiting;
+  settings.http.connections = static_cast<std::size_t>(max_requests + kOtherConnections);
+  allow_open_files(static_cast<rlim_t>(2 * settings.http.connections));
+  settings.host = options.host;
+  settings.port = options.port;
+  const std::string name = name_of_model(options);
+  GenerationServer server(settings, name);
+
+  Program program = load_program(step, options);
+  const Cache cache = make_cache(program);
+  const Tokenizer* const tokenizer = program.tokenizer ? &*program.tokenizer : nullptr;
+  Engine engine(*program.model, *cache.manager, *cache.store, tokenizer,
+                {.max_batch_tokens = rows_of_a_pass(program),
+                 .max_sequences = options.max_sequences,
+                 .preempt_every = options.debug_preempt_every});
+  if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
+  EngineThread thread(engine, max_requests);
+  const ServedModel model{name,
+                          &program.model->config(),
+                          tokenizer,
+                          cache.manager.get(),
+                          options.max_sequences,
+                          !options.no_special_tokens};
+  server.serve(thread, model, [&] {
+    fmt::print("listening on {}\n", server.address());
+    std::fflush(stdout);
+  });
+  // Everybody is answered. A pass may take long, and nobody waits for it any more.
+  if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);
+  return 0;
+}
+
+}  // namespace kvcache

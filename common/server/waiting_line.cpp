@@ -1,0 +1,63 @@
+/// @file
+/// See waiting_line.h.
+#include "common/server/waiting_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace kvcache {
+
+bool UnreadRequests::add(UnreadRequest request) {
+  if (bytes_ + request.body.size() > kMostBytes) return false;
+  bytes_ += request.body.size();
+  requests_.push_back(std::move(request));
+  return true;
+}
+
+void UnreadRequests::drop(const HttpExchange& exchange) {
+  const auto place = std::ranges::find_if(
+      requests_, [&](const UnreadRequest& request) { return request.exchange.get() == &exchange; });
+  if (place != requests_.end()) take_at(place);
+}
+
+std::optional<UnreadRequest> UnreadRequests::take(Reader reader) {
+  const auto place = std::ranges::find_if(requests_, [reader](const UnreadRequest& request) {
+    return reader == Reader::of_all || request.body.size() <= kShortBody;
+  });
+  return place == requests_.end() ? std::nullopt : std::optional(take_at(place));
+}
+
+std::deque<UnreadRequest> UnreadRequests::take_all() {
+  bytes_ = 0;
+  return std::exchange(requests_, {});
+}
+
+UnreadRequest UnreadRequests::take_at(std::deque<UnreadRequest>::iterator place) {
+  UnreadRequest request = std::move(*place);
+  requests_.erase(place);
+  bytes_ -= request.body.size();
+  return request;
+}
+
+void Pace::note_end(Clock::time_point now) {
+  ends_.push_back(now);
+  if (ends_.size() > kMostEnds) ends_.pop_front();
+}
+
+/// With nobody before it, whoever was turned away and has not come yet may never come.
+void Pace::note_taken(std::int64_t line) {
+  turned_away_ = line == 0 ? 0 : std::max<std::int64_t>(0, turned_away_ - 1);
+}
+
+std::int64_t Pace::retry_after(std::int64_t line, Clock::time_point now) {
+  const std::int64_t requests = line + turned_away_++;
+  while (!ends_.empty() && now - ends_.front() > kLately) ends_.pop_front();
+  const auto count = static_cast<double>(ends_.size());
+  const double lately = ends_.empty() ? 0 : std::chrono::duration<double>(now - ends_.front()).count();
+  const double seconds = std::ssize(ends_) < kFewestEnds ? static_cast<double>(requests) / kFirstGuess
+                                                         : static_cast<double>(requests) * lately / count;
+  return std::clamp(static_cast<std::int64_t>(std::ceil(seconds)), std::int64_t{1}, kLongestWait);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,149 @@
+#include "common/tokenizer/normalizer.h"
+
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/base/error.h"
+
+namespace kvcache {
+namespace {
+
+int combining_class(utf8proc_int32_t character) {
+  return utf8proc_get_property(character)->combining_class;
+}
+
+/// Appends what one character consists of. `options` are utf8proc's.
+void append_decomposed(utf8proc_int32_t character, utf8proc_option_t options,
+                       std::vector<utf8proc_int32_t>& characters) {
+  std::array<utf8proc_int32_t, 32> parts;  // the longest decomposition in Unicode has 18
+  int last_boundclass = 0;
+  const auto count =
+      utf8proc_decompose_char(character, parts.data(), parts.size(), options, &last_boundclass);
+  if (count < 0 || static_cast<std::size_t>(count) > parts.size()) {
+    throw RunError(fmt::format("U+{:04X} cannot be decomposed", character));
+  }
+  characters.insert(characters.end(), parts.begin(), parts.begin() + count);
+}
+
+/// Puts each run of combining marks into the order of their classes. utf8proc would do it as well, but in a
+/// time that grows with the square of a run's length.
+void sort_marks(std::vector<utf8proc_int32_t>& characters) {
+  auto run = characters.begin();
+  while (run != characters.end()) {
+    const auto is_starter = [](utf8proc_int32_t character) { return combining_class(character) == 0; };
+    run = std::find_if_not(run, characters.end(), is_starter);
+    const auto run_end = std::find_if(run, characters.end(), is_starter);
+    std::stable_sort(run, run_end, [](utf8proc_int32_t left, utf8proc_int32_t right) {
+      return combining_class(left) < combining_class(right);
+    });
+    run = run_end;
+  }
+}
+
+}  // namespace
+
+std::string Normalizer::UnicodeForm::operator()(std::string_view text, TextBudget& budget) const {
+  int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+  if (compatibility) options |= UTF8PROC_COMPAT;
+
+  std::vector<utf8proc_int32_t> characters;
+  characters.reserve(text.size());
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  for (std::size_t offset = 0; offset < text.size();) {
+    utf8proc_int32_t character = 0;
+    const auto length =
+        utf8proc_iterate(bytes + offset, static_cast<utf8proc_ssize_t>(text.size() - offset), &character);
+    if (length <= 0) throw RunError("a text to normalize is not valid UTF-8");
+    append_decomposed(character, static_cast<utf8proc_option_t>(options), characters);
+    offset += static_cast<std::size_t>(length);
+  }
+  if (!budget.spend(characters.size())) budget.refuse("the Unicode form");
+  sort_marks(characters);
+  const auto count =
+      utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()),
+                               static_cast<utf8proc_option_t>(options));
+  if (count < 0) throw RunError(utf8proc_errmsg(count));
+
+  std::string normalized;
+  for (std::size_t index = 0; index < static_cast<std::size_t>(count); ++index) {
+    std::array<char, 4> encoded;
+    const auto length =
+        utf8proc_encode_char(characters[index], reinterpret_cast<utf8proc_uint8_t*>(encoded.data()));
+    normalized.append(encoded.data(), static_cast<std::size_t>(length));
+  }
+  return normalized;
+}
+
+/// A composed character stands for four at most, the longest canonical decomposition, and each of them has
+/// taken no more than one character of the text, which has four bytes at most.
+std::optional<std::int64_t> Normalizer::UnicodeForm::most_shrinking() const {
+  return 4 * 4;
+}
+
+std::string Normalizer::Prepend::operator()(std::string_view text, TextBudget&) const {
+  return text.empty() ? "" : prefix + std::string(text);
+}
+
+std::string Normalizer::Replace::operator()(std::string_view text, TextBudget& budget) const {
+  return pattern.replace_all(text, content, budget);
+}
+
+std::optional<std::int64_t> Normalizer::Replace::most_shrinking() const {
+  if (!match || content.empty()) return std::nullopt;
+  return static_cast<std::int64_t>((*match + content.size() - 1) / content.size());
+}
+
+Normalizer::Step Normalizer::make_step(const JsonNode& node) {
+  const std::string type = node.type();
+  if (type == "NFC") return UnicodeForm{.compose = true, .compatibility = false};
+  if (type == "NFD") return UnicodeForm{.compose = false, .compatibility = false};
+  if (type == "NFKC") return UnicodeForm{.compose = true, .compatibility = true};
+  if (type == "NFKD") return UnicodeForm{.compose = false, .compatibility = true};
+  if (type == "Prepend") return Prepend{node.string_at("prepend")};
+  if (type == "Replace") {
+    Replace replace{.pattern = read_pattern(node), .match = {}, .content = node.string_at("content")};
+    if (const auto literal = node.at("pattern").find("String")) replace.match = literal->string().size();
+    return replace;
+  }
+  node.refuse(fmt::format("normalizer {} is not supported", in_quotes(type)));
+}
+
+Normalizer::Normalizer(const std::optional<JsonNode>& node) {
+  if (!node) return;
+  for (const JsonNode& component : components(*node, "normalizers")) steps_.push_back(make_step(component));
+}
+
+std::string Normalizer::normalize(std::string_view text, TextBudget& budget) const {
+  std::string normalized(text);
+  for (const Step& step : steps_) {
+    normalized = std::visit([&](const auto& one) { return one(normalized, budget); }, step);
+    budget.allow_size(normalized.size());
+  }
+  return normalized;
+}
+
+std::optional<std::int64_t> Normalizer::most_shrinking() const {
+  std::int64_t most = 1;
+  for (const Step& step : steps_) {
+    const auto shrinking = std::visit([](const auto& one) { return one.most_shrinking(); }, step);
+    if (!shrinking) return std::nullopt;
+    most *= *shrinking;
+  }
+  return most;
+}
+
+Regex read_pattern(const JsonNode& component) {
+  const JsonNode pattern = component.at("pattern");
+  try {
+    if (const auto literal = pattern.find("String")) return Regex::from_literal(literal->string());
+    if (const auto regex = pattern.find("Regex")) return Regex::from_pattern(regex->string());
+  } catch (const InputError& error) {
+    pattern.refuse(error.what());
+  }
+  pattern.refuse("must have a \"String\" or a \"Regex\"");
+}
+
+}  // namespace kvcache

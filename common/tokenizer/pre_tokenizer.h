@@ -1,0 +1,86 @@
+/// @file
+/// Cutting normalized text into the words that byte pair encoding works on; no token reaches beyond one.
+/// Chapter: step 1.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/tokenizer/regex.h"
+#include "common/tokenizer/tokenizer_json.h"
+
+namespace kvcache {
+
+/// What becomes of the matches of a pattern that cuts a text. For "a--b" cut at "-":
+enum class SplitBehavior : std::uint8_t {
+  removed,               ///< a b
+  isolated,              ///< a - - b
+  merged_with_previous,  ///< a- - b
+  merged_with_next,      ///< a - -b
+  contiguous,            ///< a -- b
+};
+
+/// The "pre_tokenizer" of a tokenizer.json.
+class PreTokenizer {
+ public:
+  /// @throws InputError naming a pre-tokenizer that is not supported.
+  explicit PreTokenizer(const std::optional<JsonNode>& node);
+
+  /// The words of `text` (valid UTF-8), none of them empty.
+  /// @param at_start whether this is the beginning of the whole input; some tokenizers add a space there
+  /// only.
+  /// @throws InputError, StoppedByRequest as `budget` and Regex do.
+  std::vector<std::string> words(std::string_view text, bool at_start, TextBudget& budget) const;
+  /// Whether words are spelled in the alphabet of byte_level.h.
+  bool spells_bytes() const;
+  /// Whether words may lack a part of the text.
+  bool removes() const;
+
+ private:
+  struct Piece {
+    std::string text;
+    bool at_start;
+  };
+  using Pieces = std::vector<Piece>;
+
+  struct Split {
+    Regex pattern;
+    SplitBehavior behavior;
+    bool invert;  ///< the pattern describes what lies between the delimiters
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+  };
+  struct ByteLevel {
+    bool add_prefix_space;
+    std::optional<Split> split;  ///< by GPT-2's pattern
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+  };
+  struct Metaspace {
+    enum class Prepend : std::uint8_t { always, first, never };
+    std::string replacement;  ///< one character
+    Prepend prepend;
+    std::optional<Split> split;  ///< before each replacement
+    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+  };
+  using Step = std::variant<Split, ByteLevel, Metaspace>;
+
+  static Step make_step(const JsonNode& node);
+  static Metaspace make_metaspace(const JsonNode& node);
+
+  std::vector<Step> steps_;
+};
+
+/// What both the pre-tokenizer and the decoder "Metaspace" read.
+struct MetaspaceOptions {
+  std::string replacement;     ///< one character
+  std::string prepend_scheme;  ///< "always", "first" or "never"
+};
+
+/// @throws InputError for a replacement that is not one character, for an unknown scheme and for an
+/// add_prefix_space that contradicts it.
+MetaspaceOptions read_metaspace(const JsonNode& node);
+
+}  // namespace kvcache

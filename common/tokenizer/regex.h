@@ -1,0 +1,76 @@
+/// @file
+/// Regular expressions as a tokenizer.json means them. Hugging Face's library matches with Oniguruma, in its
+/// Ruby syntax; here PCRE2 does it. The two agree on most of what tokenizers use. What differs is translated
+/// where that is simple and refused where it is not, so that no pattern quietly means something else.
+/// Characters that are newer than PCRE2's tables (10.42: Unicode 14, of 2021) belong to no class.
+///
+/// A pattern may backtrack for hours on a short text. So a match is first looked for in a short stretch of
+/// the text and within few steps, uncounted and fast: words of real texts are found so. Where that does not
+/// decide, the search is repeated with its steps counted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/tokenizer/text_budget.h"
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_match_data_8;
+
+namespace kvcache {
+
+/// A compiled pattern. Const calls may run on several threads.
+class Regex {
+ public:
+  /// Bytes [begin, end) of the text that was searched.
+  struct Match {
+    std::size_t begin;  ///< its first byte
+    std::size_t end;    ///< one past its last
+  };
+
+  /// @throws InputError: a syntax error, or a construct that is not supported, by name.
+  static Regex from_pattern(std::string_view pattern);
+  /// Matches `text` itself.
+  static Regex from_literal(std::string_view text);
+
+  /// All matches in `text` (valid UTF-8) from left to right; they do not overlap. A pattern that matches the
+  /// empty string does so between characters, but not at the end of the match before.
+  /// @param budget  of the whole text that this one is part of
+  /// @throws InputError when the budget or PCRE2's memory is spent, StoppedByRequest.
+  std::vector<Match> find_all(std::string_view text, TextBudget& budget) const;
+
+  /// `text` with all matches replaced by `content`.
+  /// @throws InputError as `find_all` does, and when the text grows too long for the budget.
+  std::string replace_all(std::string_view text, std::string_view content, TextBudget& budget) const;
+
+ private:
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+
+  struct FreeContext {
+    void operator()(pcre2_real_match_context_8* context) const;
+  };
+  using Code = std::unique_ptr<pcre2_real_code_8, FreeCode>;
+
+  Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t longest_repetition,
+        std::string_view shown_as);
+
+  bool find(std::string_view text, std::size_t offset, pcre2_real_match_data_8* data,
+            TextBudget& budget) const;
+  bool find_counted(std::string_view text, std::size_t offset, pcre2_real_match_data_8* data,
+                    TextBudget& budget) const;
+  std::string spender() const;
+
+  Code code_, counted_code_;  ///< the same pattern; the second calls back at each of its items
+  std::unique_ptr<pcre2_real_match_context_8, FreeContext> few_steps_;
+  std::size_t longest_repetition_;  ///< n of `{n}`: what an item may look at before it calls back
+  std::string shown_as_;            ///< the pattern as the file has it, for messages
+};
+
+}  // namespace kvcache

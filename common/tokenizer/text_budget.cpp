@@ -1,0 +1,42 @@
+#include "common/tokenizer/text_budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+// A pattern of Llama 3's kind takes less than 20 steps for each byte.
+constexpr std::size_t steps_for_each_byte = 256, steps_for_any_text = 10'000'000;
+// Unicode's compatibility forms make at most 11 bytes of one, and spelling bytes as characters doubles that.
+constexpr std::size_t most_growth = 32, growth_of_any_text = 1 << 16;
+
+}  // namespace
+
+TextBudget::TextBudget(std::size_t text_bytes, std::stop_token stop)
+    : steps_left_(steps_for_any_text + steps_for_each_byte * text_bytes),
+      largest_size_(growth_of_any_text + most_growth * text_bytes),
+      stop_(std::move(stop)) {}
+
+bool TextBudget::spend(std::size_t steps) noexcept {
+  steps_left_ -= std::min(steps, steps_left_);
+  return steps_left_ > 0 && !stop_.stop_requested();
+}
+
+void TextBudget::refuse(std::string_view spender) const {
+  if (stop_.stop_requested()) throw StoppedByRequest();
+  throw InputError(fmt::format("{} takes more than {} steps for each byte of the text; give another text",
+                               spender, steps_for_each_byte));
+}
+
+void TextBudget::allow_size(std::size_t size) const {
+  if (size <= largest_size_) return;
+  throw InputError(
+      fmt::format("tokenizer.json makes the text longer than {} bytes, {} times what it was; give "
+                  "another text",
+                  largest_size_, most_growth));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,52 @@
+/// @file
+/// The kernels that write, collect and read K and V, and the matrix product, on each device, beside what the
+/// device can do at best: cpu/... in bench_kernels_cpu.cpp, cuda/... in bench_kernels_cuda.cpp. Chapter:
+/// step3_paged/README.md.
+#include "step3_paged/bench/bench_kernels.h"
+
+#include <string>
+
+#include "common/bench/benchmark_program.h"
+#include "fmt/format.h"
+#ifdef WITH_CUDA
+#include "common/cuda/device.h"
+#endif
+
+namespace {
+
+constexpr const char* kWhat =
+    "Usage: bench_kernels [OPTIONS OF GOOGLE BENCHMARK]\n\n"
+    "Times the kernels that write, collect and read K and V, and the matrix product: cpu/... and, with a\n"
+    "GPU, cuda/..., beside what the device does at best.\n";
+
+constexpr const char* kNote =
+    "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what the "
+    "device does at best, measured in this process: reading, copying, multiply-adds in registers. Where "
+    "memory is the subject, data of more than the caches hold take turns, as the layers of a model do. cpu: "
+    "float32 arithmetic on all threads; scatter and gather on one, as in the steps, and compared with a "
+    "copy on one. Time is the median call, and what is called 'at median' is made of it; IQR % is the "
+    "distance of the calls' quartiles, in percent of the median; CPU says nothing. cpu/read, copy and "
+    "multiply_add are the fastest of many stretches, so that on a busy machine the shares of them are too "
+    "small. The CPU's best is read and copied in large pages, if the system gives them; K, V and weights "
+    "lie in pages as the steps have them. cuda: CUDA graphs timed with events; a call is what it takes on "
+    "average in the median of 30 replays, limits too. tensor_cores is the rate of mma.sync; from compute "
+    "capability 9.0 on, cuBLAS has faster instructions and may pass it.";
+
+void add_all() {
+  kvcache::add_cpu_benchmarks();
+#ifdef WITH_CUDA
+  const std::string why = kvcache::cuda::Device::why_unavailable();
+  if (why.empty()) return kvcache::cuda::add_cuda_benchmarks();
+  fmt::print(stderr, "note: without cuda/...: {}\n", why);
+#else
+  fmt::print(stderr, "note: without cuda/...: this build has no CUDA support\n");
+#endif
+}
+
+}  // namespace
+
+/// Takes Google Benchmark's options. @return 2 for one it does not know, 1 without a GPU or after a failure
+/// there.
+int main(int argc, char** argv) {
+  return kvcache::run_benchmark_program(argc, argv, kWhat, kNote, add_all);
+}

@@ -1,0 +1,60 @@
+/// @file
+/// Step 3's bookkeeping: block tables that grow one block at a time. Integers only. Chapter:
+/// step3_paged/README.md.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "common/kv/kv_manager.h"
+#include "step3_paged/block_pool.h"
+#include "step3_paged/paged_shape.h"
+
+namespace kvcache {
+
+/// Gives sequences the blocks they need, when they need them.
+/// slot = block_id * block_size + offset, in 64 bits.
+class PagedManager final : public KvManager {
+ public:
+  /// A new sequence is admitted only if `blocks / 100` blocks stay free for those that are already running to
+  /// grow into (the watermark); it does not bind for a sequence that is alone.
+  explicit PagedManager(const PagedShape& shape)
+      : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
+
+  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  void commit(const PassPlan& plan) override;
+  void abort(const PassPlan& plan) override;
+  void free(std::int32_t sequence) override;
+  std::int64_t capacity() const override { return shape_.blocks * shape_.block_size; }
+  KvMemoryReport memory() const override;
+  std::vector<std::int32_t> block_table(std::int32_t sequence) const override;
+  BlocksReport blocks() const override;
+  CacheState state() const override;
+
+  /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
+  std::int64_t length(std::int32_t sequence) const;
+  /// @throws std::logic_error if blocks are lost, held twice, or more or fewer than the lengths need. Not
+  /// between `plan` and `commit` or `abort`.
+  void check_invariants() const;
+
+ private:
+  struct BlockTable {
+    std::vector<std::int32_t> blocks;  // [blocks_for(length)] in order of position
+    std::int64_t length = 0;           // tokens stored
+  };
+
+  /// Blocks that `work` needs beyond those it has, and whether it admits a sequence.
+  struct Demand {
+    std::int64_t blocks = 0;
+    bool admits = false;
+  };
+  Demand demand(std::span<const Work> work) const;
+
+  PagedShape shape_;
+  BlockPool pool_;
+  std::int64_t watermark_;
+  std::unordered_map<std::int32_t, BlockTable> tables_;
+  bool planned_ = false;  // neither committed nor aborted yet
+};
+
+}  // namespace kvcache

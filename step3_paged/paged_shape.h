@@ -1,0 +1,19 @@
+/// @file
+/// The sizes of a paged cache, which its manager and its store agree on. Chapter: step3_paged/README.md.
+#pragma once
+
+#include <cstdint>
+
+namespace kvcache {
+
+/// The sizes of a paged cache.
+struct PagedShape {
+  std::int64_t blocks = 0;           ///< in the pool
+  std::int64_t block_size = 16;      ///< tokens per block
+  std::int64_t bytes_per_token = 0;  ///< K and V over all layers
+
+  /// Blocks that hold `tokens` tokens.
+  std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
+};
+
+}  // namespace kvcache

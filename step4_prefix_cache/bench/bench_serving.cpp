@@ -1,0 +1,317 @@
+/// @file
+/// What continuous batching is worth: the same requests one at a time and many at once, in the memory of each
+/// step that serves; what the prefix cache costs where it finds nothing; and how many rows a pass should
+/// have.
+/// `./steps serve-bench` runs it.
+#include <algorithm>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/bench/statistics.h"
+#include "common/bench/step_benchmarks.h"
+#include "common/cli/program.h"
+#include "common/cli/run_main.h"
+#include "common/engine/engine.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "step2_flat_cache/make_cache.h"
+#include "step3_paged/make_cache.h"
+#include "step4_prefix_cache/make_cache.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kRequests = 48;
+constexpr std::int64_t kMostPrompt = 64, kMostOutputs = 128;  // tokens of a request; half of it on average
+constexpr std::int64_t kSharedTokens = 256;                   // in front of all prompts, if they share any
+constexpr std::int64_t kLongest = 512;  // what step 2 reserves: it cannot know how long an answer will be
+constexpr std::int64_t kMemory = 8;     // sequences of that length
+constexpr int kRounds = 3;              // one at a time, then many at once
+constexpr int kLeastTurns = 9;          // of the same passes with and without the prefix cache,
+constexpr double kLeastSeconds = 8;     // and how long they go on
+constexpr std::int64_t kStreams = 8, kStreamPrompt = 16;     // that decode beside a long prompt
+constexpr std::int64_t kLongPrompt = 1000;                   // tokens
+constexpr std::int64_t kRowsOfAPass[] = {256, 128, 64, 32};  // of the streams and the prompt, at most
+constexpr int kPromptRounds = 9;                             // each of them in turn
+
+/// Requests of random lengths, the same every time.
+/// @param shared  tokens that all of them begin with
+/// @param seed    of what they do not share
+std::vector<GenerationRequest> requests_of(std::int64_t shared, const ModelConfig& config,
+                                           std::uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random()) % bound; };
+  std::vector<GenerationRequest> requests(kRequests);
+  for (GenerationRequest& request : requests) {
+    for (std::int64_t n = 0; n < shared; ++n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(n * 7919 % config.vocab_size));
+    for (std::int64_t n = 1 + below(kMostPrompt); n > 0; --n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(below(config.vocab_size)));
+    request.max_tokens = 1 + below(kMostOutputs);
+    request.ignore_eos = true;
+  }
+  return requests;
+}
+
+struct Outcome {
+  double seconds = 0;
+  std::int64_t tokens = 0;  // generated
+  std::size_t running_at_most = 0;
+  std::int64_t preemptions = 0;
+  double host_us = 0;   // per pass
+  double prepared = 0;  // of the passes
+
+  double tokens_per_s() const { return static_cast<double>(tokens) / seconds; }
+};
+
+/// All requests come at once; the time until the last has ended.
+Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
+              std::int64_t max_sequences) {
+  const Cache cache = make_cache(program);
+  Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
+                {.max_batch_tokens = 256, .max_sequences = max_sequences});
+  Outcome outcome;
+  const Engine::Clock::time_point begin = Engine::Clock::now();
+  GenerationId id = 0;
+  std::string error;
+  const auto hear = [&error](const GenerationEvent& event) {
+    if (!event.error.empty()) error = event.error;
+  };
+  for (const GenerationRequest& request : requests) engine.add(id++, request, hear);
+  while (engine.run_pass())
+    outcome.running_at_most = std::max(outcome.running_at_most, engine.scheduler().running().size());
+  if (!error.empty()) throw RunError(error);
+  outcome.seconds = std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+  const EngineTotals& totals = engine.totals();
+  const auto passes = static_cast<double>(totals.passes);
+  outcome.tokens = totals.generated_tokens;
+  outcome.host_us = totals.host_ms * 1e3 / passes;
+  outcome.prepared = static_cast<double>(totals.prepared_passes) / passes;
+  outcome.preemptions = engine.scheduler().preemptions();
+  return outcome;
+}
+
+/// The memory that every step gets: kMemory sequences of kLongest tokens.
+void give_memory(Program& program) {
+  program.options.max_seq_len = kLongest;
+  Request any;
+  any.prompt_ids = {0};
+  program.requests.assign(kMemory, any);
+  program.options.num_blocks = kMemory * kLongest / program.options.block_size;
+}
+
+void compare_batching(Program& program, std::int64_t shared) {
+  const std::vector<GenerationRequest> requests = requests_of(shared, program.model->config());
+  fmt::print(
+      "\n{} requests of 1 to {} prompt tokens, {} that all have in common before them, and 1 to {} new "
+      "ones; medians of {} rounds\n",
+      kRequests, kMostPrompt, shared, kMostOutputs, kRounds);
+  fmt::print("{:20} {:>14} {:>14} {:>6} {:>16} {:>12} {:>16} {:>14}\n", "", "one at a time", "many at once",
+             "ratio", "running at most", "preemptions", "prepared passes", "host between");
+  const std::pair<Step, MakeCache> steps[] = {{Step::flat_cache, make_flat_cache},
+                                              {Step::paged, make_paged_cache},
+                                              {Step::prefix_cache, make_prefix_cache}};
+  for (const auto& [step, make_cache] : steps) {
+    std::vector<double> alone, together, ratios;  // tokens per second
+    Outcome many;
+    for (int round = 0; round < kRounds; ++round) {
+      alone.push_back(serve(program, make_cache, requests, 1).tokens_per_s());
+      many = serve(program, make_cache, requests, kRequests);
+      together.push_back(many.tokens_per_s());
+      ratios.push_back(together.back() / alone.back());
+    }
+    fmt::print("{:20} {:>10.0f} t/s {:>10.0f} t/s {:>6.2f} {:>16} {:>12} {:>15.0f}% {:>11.0f} us\n",
+               name_of(step), median(alone), median(together), median(ratios), many.running_at_most,
+               many.preemptions, 100 * many.prepared, many.host_us);
+  }
+}
+
+/// An engine with or without the prefix cache, in a pool in which every block was used.
+struct Contender {
+  Contender(Program& program, bool prefix_cache)
+      : cache((program.options.prefix_cache = prefix_cache, make_prefix_cache(program))),
+        engine(*program.model, *cache.manager, *cache.store, nullptr,
+               {.max_batch_tokens = 256, .max_sequences = kRequests}) {
+    add(requests_of(0, program.model->config(), /*seed=*/2));
+    while (engine.run_pass()) {
+    }
+  }
+  void add(const std::vector<GenerationRequest>& requests) {
+    for (const GenerationRequest& request : requests)
+      engine.add(id++, request, [](const GenerationEvent&) {});
+  }
+  /// @return seconds; none if there was nothing to compute
+  std::optional<double> time_pass() {
+    const Engine::Clock::time_point begin = Engine::Clock::now();
+    if (!engine.run_pass()) return std::nullopt;
+    return std::chrono::duration<double>(Engine::Clock::now() - begin).count();
+  }
+
+  Cache cache;
+  Engine engine;
+  GenerationId id = 0;
+};
+
+/// Requests that have nothing in common, with and without the prefix cache. The passes of the two are the
+/// same, and each is followed by its like, so that what disturbs the machine disturbs both.
+void measure_prefix_cache(Program& program) {
+  Contender off(program, false), on(program, true);
+  std::vector<double> ratios;
+  double seconds = 0;
+  for (std::uint32_t turn = 0; turn < kLeastTurns || seconds < kLeastSeconds; ++turn) {
+    const std::vector<GenerationRequest> requests = requests_of(0, program.model->config(), 3 + turn);
+    off.add(requests);
+    on.add(requests);
+    double seconds_off = 0, seconds_on = 0;
+    for (bool on_first = false;; on_first = !on_first) {
+      std::optional<double> pass_on = on_first ? on.time_pass() : std::nullopt;
+      const std::optional<double> pass_off = off.time_pass();
+      if (!on_first) pass_on = on.time_pass();
+      if (!pass_on && !pass_off) break;
+      seconds_off += pass_off.value_or(0);
+      seconds_on += pass_on.value_or(0);
+    }
+    ratios.push_back(seconds_off / seconds_on);
+    seconds += seconds_off + seconds_on;
+  }
+  const auto host_share = [](const Contender& contender) {
+    const EngineTotals& totals = contender.engine.totals();
+    return 100 * totals.host_ms / (totals.host_ms + totals.model_ms);
+  };
+  fmt::print(
+      "\nprefix cache on against off, nothing in common, pass by pass in turn: {:.3f} of the speed, the "
+      "median of {} turns;\nhalf of them lie within {:.1f}%; of the time no pass was being computed: {:.2f}% "
+      "on, "
+      "{:.2f}% off\n",
+      median(ratios), ratios.size(), quartile_distance_percent(ratios), host_share(on), host_share(off));
+}
+
+/// What eight streams, and a long prompt that comes beside them, have to wait.
+struct Waits {
+  std::vector<double> pauses;        // ms between two tokens of each stream, while the prompt is computed
+  std::vector<double> first_tokens;  // ms from the prompt's arrival, each of another round
+
+  double most_pauses() const {
+    std::vector<double> sorted = pauses;
+    std::ranges::sort(sorted);
+    return sorted[(sorted.size() - 1) * 99 / 100];
+  }
+};
+
+GenerationRequest request_of(std::int64_t length, const ModelConfig& config) {
+  GenerationRequest request;
+  for (std::int64_t n = 0; n < length; ++n)
+    request.prompt_ids.push_back(static_cast<std::int32_t>((length + n * 7919) % config.vocab_size));
+  request.max_tokens = kLongest;
+  request.ignore_eos = true;
+  return request;
+}
+
+/// @param rows  of a pass at most
+void measure_waits(Program& program, std::int64_t rows, Waits& waits) {
+  const ModelConfig& config = program.model->config();
+  const Cache cache = make_paged_cache(program);
+  Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
+                {.max_batch_tokens = rows, .max_sequences = kStreams + 1});
+  GenerationId id = 0;
+  for (; id < kStreams; ++id)
+    engine.add(id, request_of(kStreamPrompt, config), [](const GenerationEvent&) {});
+  for (int pass = 0; pass < 2 * kStreams; ++pass) engine.run_pass();  // all of them decode by then
+  bool has_come = false;
+  const Engine::Clock::time_point begin = Engine::Clock::now();
+  engine.add(id, request_of(std::min(kLongPrompt, config.max_position_embeddings - 1), config),
+             [&](const GenerationEvent&) { has_come = true; });
+  const auto ms_since = [](Engine::Clock::time_point time) {
+    return std::chrono::duration<double, std::milli>(Engine::Clock::now() - time).count();
+  };
+  while (!has_come) {
+    const Engine::Clock::time_point pass = Engine::Clock::now();
+    engine.run_pass();  // a token for each stream
+    waits.pauses.push_back(ms_since(pass));
+  }
+  waits.first_tokens.push_back(ms_since(begin));
+}
+
+/// Fewer rows of a pass: streams wait less for others' prompts. More: prompts are done sooner.
+void compare_rows(Program& program) {
+  std::vector<Waits> waits(std::size(kRowsOfAPass));
+  for (int round = 0; round < kPromptRounds; ++round) {
+    for (std::size_t n = 0; n < waits.size(); ++n) measure_waits(program, kRowsOfAPass[n], waits[n]);
+  }
+  fmt::print(
+      "\n{} streams and a prompt of {} tokens that comes beside them, by --max-batch-tokens; {} rounds\n"
+      "{:20} {:>24} {:>7} {:>32} {:>7}\n",
+      kStreams, kLongPrompt, kPromptRounds, "", "99% of the pauses up to", "ratio",
+      "the prompt's first token after", "ratio");
+  const double pause = waits[0].most_pauses(), first_token = median(waits[0].first_tokens);
+  for (std::size_t n = 0; n < waits.size(); ++n) {
+    const double pauses = waits[n].most_pauses(), first_tokens = median(waits[n].first_tokens);
+    fmt::print("{:<20} {:>21.2f} ms {:>7.2f} {:>29.1f} ms {:>7.2f}\n",
+               fmt::format("{} rows", kRowsOfAPass[n]), pauses, pauses / pause, first_tokens,
+               first_tokens / first_token);
+  }
+}
+
+/// Where it runs and on what; all else the benchmark sets itself.
+constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--device",   "--dtype",
+                                         "--threads", "--block-size",     "--attention"};
+
+/// @throws InputError for any other option.
+void refuse_others(std::span<char* const> words) {
+  for (const std::string_view word : words) {
+    const std::string_view name = word.substr(0, word.find('='));
+    if (name.starts_with("--") && std::ranges::count(kOptions, name) == 0)
+      throw InputError(fmt::format(
+          "{} has no use here: requests, pool and sharing are set by the benchmark; its options are {}", name,
+          fmt::join(kOptions, ", ")));
+  }
+}
+
+void print_help() {
+  fmt::print(
+      "Usage: bench_serving [OPTIONS]\n\n"
+      "Gives the serving engine the same requests one at a time and many at once, in the caches of steps 2, "
+      "3 and 4, all\n"
+      "of the same size; then, pass by pass in turn, requests without anything in common with the prefix "
+      "cache and\n"
+      "without; then eight streams and a long prompt beside them, with passes of 256 to 32 rows. The model "
+      "is --random-weights fairytale unless another is named.\n\n"
+      "Options, which step4_prefix_cache --help explains:\n  {}\n",
+      fmt::join(kOptions, " "));
+}
+
+int bench_serving(std::span<char* const> line) {
+  if (std::ranges::any_of(line.subspan(1),
+                          [](std::string_view word) { return word == "--help" || word == "-h"; })) {
+    print_help();
+    return 0;
+  }
+  refuse_others(line.subspan(1));
+  const std::optional<Options> options = own_options(Step::prefix_cache, line);
+  if (!options) return 0;
+  Program program = load_program(Step::prefix_cache, *options);
+  if (const std::int64_t context = program.model->config().max_position_embeddings; context < kLongest)
+    throw InputError(fmt::format("the model's context is {} and the requests need {}", context, kLongest));
+  give_memory(program);
+  fmt::print("{}, {} on {}, {} threads; K and V of {} tokens\n", program.model_name, name_of(program.dtype),
+             program.gpu ? "cuda" : "cpu", program.pool->threads(), kMemory * kLongest);
+  serve(program, make_paged_cache, requests_of(0, program.model->config()), kRequests);  // warm
+  compare_batching(program, 0);
+  compare_batching(program, kSharedTokens);
+  measure_prefix_cache(program);
+  compare_rows(program);
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+/// Takes the options of a step's benchmarks, without Google Benchmark's. @return as run_main.
+int main(int argc, char** argv) {
+  return kvcache::run_main(
+      [&] { return kvcache::bench_serving(std::span(argv, static_cast<std::size_t>(argc))); });
+}

@@ -1,0 +1,148 @@
+// The benchmark programs as a script runs them: what is measured has its name and its counters, as JSON. How
+// fast anything is, is no test's business.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "tests/support/report_of.h"
+
+namespace kvcache {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// Runs the benchmarks that match `filter`.
+/// @return what is printed for each, by its name without what Google Benchmark appends
+std::map<std::string, nlohmann::json> run_benchmarks(const std::string& program, const std::string& filter) {
+  const ProgramResult result = run_step(program, {"--benchmark_filter=" + filter, "--benchmark_format=json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, nlohmann::json> benchmarks;
+  const nlohmann::json report = nlohmann::json::parse(result.out);
+  EXPECT_FALSE(report["context"]["note"].get<std::string>().empty());
+  for (const nlohmann::json& benchmark : report["benchmarks"]) {
+    EXPECT_FALSE(benchmark.value("error_occurred", false)) << benchmark;
+    std::string name = benchmark["name"];
+    for (const char* appended : {"/iterations:", "/manual_time"})
+      name.resize(std::min(name.size(), name.find(appended)));
+    benchmarks[name] = benchmark;
+  }
+  return benchmarks;
+}
+
+void expect_counters(const std::map<std::string, nlohmann::json>& benchmarks, const std::string& name,
+                     const std::vector<std::string>& counters) {
+  ASSERT_TRUE(benchmarks.contains(name)) << name;
+  for (const std::string& counter : counters)
+    EXPECT_GT(benchmarks.at(name).value(counter, 0.0), 0.0) << name << ": " << counter;
+}
+
+TEST(BenchBookkeeping, EveryOperationOfTheManagersAndTheirParts) {
+  const auto benchmarks = run_benchmarks("bench_bookkeeping", "/blocks:1000/");
+  for (const char* name :
+       {"PagedManager/allocate", "PagedManager/free", "PrefixCachingManager/allocate",
+        "PrefixCachingManager/free", "PrefixCachingManager/hit", "PrefixCachingManager/evict",
+        "PrefixCachingManager/fork", "PrefixCachingManager/copy_on_write", "BlockPool/allocate",
+        "BlockPool/free", "FreeBlockQueue/take_front", "FreeBlockQueue/push_back", "FreeBlockQueue/remove",
+        "PrefixIndex/find", "PrefixIndex/insert", "PrefixIndex/erase"}) {
+    expect_counters(benchmarks, std::string(name) + "/blocks:1000", {"operations/s at median"});
+  }
+}
+
+TEST(BenchBookkeeping, EvictsAndCopiesInNearlyEveryOperationThatIsCalledSo) {
+  const auto benchmarks = run_benchmarks("bench_bookkeeping", "(evict|copy_on_write)/blocks:1000/");
+  const nlohmann::json& evict = benchmarks.at("PrefixCachingManager/evict/blocks:1000");
+  EXPECT_GT(evict["evictions"], 0.95);
+  EXPECT_LE(evict["evictions"], 1.05);
+  EXPECT_EQ(benchmarks.at("PrefixCachingManager/copy_on_write/blocks:1000")["copies"], 1.0);
+}
+
+TEST(BenchBookkeeping, PromptsAreHashedAndFoundOrNot) {
+  const auto benchmarks = run_benchmarks("bench_bookkeeping", "block_hash|lookup.*blocks:10000/");
+  expect_counters(benchmarks, "block_hash/tokens:50000", {"tokens/s at median"});
+  EXPECT_EQ(benchmarks.at("lookup/all_hit/tokens:50000/blocks:10000")["found"], 50'000);
+  EXPECT_EQ(benchmarks.at("lookup/all_miss/tokens:50000/blocks:10000")["found"], 0);
+}
+
+TEST(BenchBookkeeping, EveryPoolHasTheSameNames) {
+  const ProgramResult result = run_step("bench_bookkeeping", {"--benchmark_list_tests"});
+  for (const char* size : {"1000", "100000", "1000000"}) {
+    for (const char* operation : {"allocate", "free", "hit", "evict", "fork", "copy_on_write"})
+      EXPECT_THAT(result.out, HasSubstr(fmt::format("PrefixCachingManager/{}/blocks:{}/", operation, size)));
+  }
+}
+
+TEST(BenchKernels, EachKernelBesideTheMachinesLimits) {
+  const auto benchmarks = run_benchmarks(
+      "bench_kernels",
+      "cpu/(matmul/(1|512)x1024x3072|decode/.*/1x512|prefill/paged/1x512|scatter|gather).*/bf16");
+  expect_counters(benchmarks, "cpu/matmul/1x1024x3072/bf16", {"GB/s at median", "of read"});
+  expect_counters(benchmarks, "cpu/matmul/512x1024x3072/bf16", {"GFLOP/s at median", "of multiply_add"});
+  for (const char* rows : {"contiguous", "gathered", "paged"})
+    expect_counters(benchmarks, "cpu/decode/" + std::string(rows) + "/1x512/bf16",
+                    {"GB/s at median", "of read"});
+  expect_counters(benchmarks, "cpu/prefill/paged/1x512/bf16", {"GFLOP/s at median", "of multiply_add"});
+  expect_counters(benchmarks, "cpu/scatter/block_size:16/bf16", {"GB/s at median", "of copy"});
+  expect_counters(benchmarks, "cpu/gather/block_size:16/bf16", {"GB/s at median", "of copy"});
+}
+
+// A call of the median length would reach the rate that is printed beside it.
+TEST(BenchKernels, RatesAndTimesAreThoseOfTheMedianCallAndHaveASpread) {
+  const nlohmann::json product =
+      run_benchmarks("bench_kernels", "cpu/matmul/1x1024x3072/bf16").at("cpu/matmul/1x1024x3072/bf16");
+  EXPECT_EQ(product["time_unit"], "us");
+  EXPECT_NEAR(product["GB/s at median"].get<double>() * product["real_time"].get<double>(),
+              1024 * 3072 * 2 * 1e-3, 1e-6);
+  EXPECT_GT(product["IQR %"], 0);
+  const auto limits = run_benchmarks("bench_kernels", "cpu/(read|multiply_add)/");
+  expect_counters(limits, "cpu/read/1GB", {"GB/s at best"});
+  expect_counters(limits, "cpu/multiply_add/1GFLOP", {"GFLOP/s at best"});
+}
+
+TEST(BenchBookkeeping, RatesAndTimesAreThoseOfTheMedianRoundAndHaveASpread) {
+  const nlohmann::json free = run_benchmarks("bench_bookkeeping", "PrefixCachingManager/free/blocks:1000/")
+                                  .at("PrefixCachingManager/free/blocks:1000");
+  EXPECT_NEAR(free["operations/s at median"].get<double>() * free["real_time"].get<double>(), 1e9, 1);
+  EXPECT_GT(free["IQR %"], 0);
+}
+
+TEST(BenchKernels, SaysWhyTheGpuIsLeftOut) {
+  const ProgramResult result = run_step("bench_kernels", {"--benchmark_list_tests"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("cpu/decode/paged/1x8192/f32"), Not(HasSubstr("cuda/"))));
+  EXPECT_THAT(result.err, HasSubstr("without cuda/"));
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+}
+
+TEST(BenchPrograms, RefuseWhatTheyDoNotKnowInOneLine) {
+  for (const char* program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
+    expect_refusal(program, {"--pool=7"}, 2, {"--pool=7"});
+    expect_refusal(program, {"--benchmark_min_time=soon"}, 2, {"benchmark_min_time", "soon"});
+  }
+}
+
+TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
+  for (const std::string program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
+    const ProgramResult result = run_step(program, {"--help"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: " + program), HasSubstr("How the numbers are made"),
+                                  HasSubstr("--benchmark_filter")));
+  }
+}
+
+TEST(BenchPrograms, AFilterThatMatchesNothingIsAnError) {
+  const ProgramResult result = run_step("bench_bookkeeping", {"--benchmark_filter=decode"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("decode"));
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""What `./steps` does around the programs that it runs: how their failures are told, what a signal ends, and what is
+left behind. The programs are stand-ins here, in a copy of the script's folder; nothing is measured.
+
+Usage: steps_test.py BUILD, the folder in whose bin/ the real programs are.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = None
+
+STEPS = ["step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"]
+SAYS_THAT_IT_RUNS_AND_WAITS = 'echo $$ >"$ROOT/running"; exec sleep 1000'
+
+
+class StepsScript(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        shutil.copy(ROOT / "steps", self.folder)
+        (self.folder / "build/bin").mkdir(parents=True)
+        (self.folder / "tmp").mkdir()
+        (self.folder / "docs/plots").mkdir(parents=True)
+
+    def program(self, name, body):
+        """A stand-in for build/bin/NAME."""
+        path = self.folder / "build/bin" / name
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def benches(self, body):
+        for step in STEPS:
+            self.program(f"bench_{step}", body)
+        self.program("bench_step2_flat_cache",  # for the list of names, the real one
+                     f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_step2_flat_cache" "$@"\n{body}')
+        self.program("compare_benchmarks", 'printf "%s\\n" "$@" >"$ROOT/compared"; echo the table')
+
+    def start(self, *arguments, stdin=subprocess.DEVNULL):
+        environment = dict(os.environ, STEPS_BUILT="1", ROOT=str(self.folder), TMPDIR=str(self.folder / "tmp"),
+                           CUDA_VISIBLE_DEVICES="")
+        return subprocess.Popen([self.folder / "steps", *arguments], env=environment, stdin=stdin,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def steps(self, *arguments):
+        """Exit code, stdout, and the lines of stderr that are not progress."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, [line for line in err.splitlines() if not line.startswith("round ")]
+
+    def files(self, folder):
+        return sorted(path.name for path in (self.folder / folder).rglob("*"))
+
+    # ---- failures ----
+
+    def test_a_program_that_is_killed_is_told_in_one_line(self):
+        self.benches('echo "***WARNING*** Library was built as DEBUG." >&2; kill -KILL $$')
+        self.assertEqual(self.steps("bench"),
+                         (137, "", ["error: bench_step1_no_cache was ended by the signal SIGKILL"]))
+
+    def test_a_step_that_is_killed_is_told_in_one_line(self):
+        for step in STEPS:
+            self.program(step, "kill -KILL $$")
+        for command in ("compare", "demo"):
+            code, _, errors = self.steps(command)
+            self.assertEqual((code, errors), (137, ["error: step1_no_cache was ended by the signal SIGKILL"]))
+
+    def test_a_program_that_fails_is_told_in_its_own_words(self):
+        self.benches('echo "error: out of memory" >&2; echo "***WARNING*** Library was built as DEBUG." >&2; exit 1')
+        self.assertEqual(self.steps("bench"), (1, "", ["error: out of memory"]))
+        self.benches('echo "Failed to match any benchmarks against regex: x" >&2; exit 2')
+        self.assertEqual(self.steps("bench"), (2, "", ["Failed to match any benchmarks against regex: x"]))
+        self.benches('echo "***WARNING*** Library was built as DEBUG." >&2; exit 3')
+        self.assertEqual(self.steps("bench"), (3, "", ["error: bench_step1_no_cache ended with exit code 3"]))
+
+    def test_nothing_is_measured_that_could_not_be_kept(self):
+        self.benches('touch "$ROOT/measured"')
+        (self.folder / "build/bench").write_text("a file in the way")
+        code, out, errors = self.steps("bench")
+        self.assertEqual((code, out, len(errors)), (1, "", 1))
+        self.assertIn(f"cannot write in {self.folder}/build/bench", errors[0])
+        self.assertFalse((self.folder / "measured").exists())
+
+    def test_numbers_leave_the_page_as_it_was_when_they_fail(self):
+        self.program("numbers", "echo half a page; exit 1")
+        (self.folder / "docs/articles.md").write_text("the page")
+        self.assertEqual(self.steps("numbers"), (1, "", []))
+        self.assertEqual((self.folder / "docs/articles.md").read_text(), "the page")
+        self.assertEqual(self.files("docs"), ["articles.md", "plots"])
+
+    # ---- signals ----
+
+    def expect_that_signals_end(self, *command):
+        """The command, and the program that it runs, by each signal; nothing is left of what they were at."""
+        os.mkfifo(self.folder / "running")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start(*command)
+            program = int((self.folder / "running").read_text())  # waits until it runs
+            process.send_signal(number)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, -number)
+            with self.assertRaises(ProcessLookupError, msg="the program goes on"):
+                os.kill(program, 0)
+            self.assertEqual([name for name in self.files(".") if name.endswith(".new")], [])
+            self.assertEqual(self.files("tmp"), [])
+
+    def test_signals_end_bench(self):
+        self.benches(SAYS_THAT_IT_RUNS_AND_WAITS)
+        self.expect_that_signals_end("bench")
+        self.assertEqual(self.files("build/bench"), [])
+
+    def test_signals_end_compare(self):
+        for step in STEPS:
+            self.program(step, SAYS_THAT_IT_RUNS_AND_WAITS)
+        self.expect_that_signals_end("compare")
+
+    def test_signals_end_demo(self):
+        for step in STEPS:
+            self.program(step, SAYS_THAT_IT_RUNS_AND_WAITS)
+        self.expect_that_signals_end("demo")
+
+    def test_signals_end_plots(self):
+        self.program("plot_data", SAYS_THAT_IT_RUNS_AND_WAITS)
+        self.expect_that_signals_end("plots")
+
+    def test_signals_end_numbers(self):
+        self.program("numbers", SAYS_THAT_IT_RUNS_AND_WAITS)
+        self.expect_that_signals_end("numbers")
+
+    # ---- fuzzers ----
+
+    def fuzzer(self, name, body):
+        path = self.folder / "build-fuzz/bin" / f"fuzz_{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def test_fuzz_tells_the_runs_of_each_target_and_shares_the_time(self):
+        for name in ("config", "text"):
+            self.fuzzer(name, 'echo "stat::number_of_executed_units: 12"; printf "%s\\n" "$@" >"$ROOT/$(basename "$0")"')
+        self.assertEqual(self.steps("fuzz", "2"), (0, "config: 12 runs, no finding\ntext: 12 runs, no finding\n", []))
+        self.assertIn("-max_total_time=60", (self.folder / "fuzz_text").read_text().splitlines())
+
+    def test_fuzz_tells_how_a_finding_is_replayed_and_goes_on(self):
+        self.fuzzer("config", 'echo "artifact; Test unit written to /found/crash-1"; exit 77')
+        self.fuzzer("text", 'echo "stat::number_of_executed_units: 12"')
+        code, out, errors = self.steps("fuzz", "1")
+        program = self.folder / "build-fuzz/bin/fuzz_config"
+        self.assertEqual((code, errors), (1, []))
+        self.assertEqual(out.splitlines()[1:], ["  input: /found/crash-1", f"  replay: {program} /found/crash-1",
+                                               "text: 12 runs, no finding"])
+
+    def test_fuzz_refuses_what_is_no_number_of_minutes_before_it_builds(self):
+        for words in (["0"], ["ten"], ["-1"], ["1", "2"]):
+            code, out, errors = self.steps("fuzz", *words)
+            self.assertEqual((code, out, len(errors)), (2, "", 1))
+            self.assertIn(f"got '{' '.join(words)}'", errors[0])
+
+    # ---- options ----
+
+    def options_of_the_benches(self, *arguments):
+        self.benches('printf "%s\\n" "$@" >"$ROOT/options"')
+        self.assertEqual(self.steps("bench", *arguments)[:2], (0, "the table\n"))
+        return (self.folder / "options").read_text().splitlines()
+
+    def filter_of(self, *arguments):
+        filters = [option for option in self.options_of_the_benches(*arguments) if "--benchmark_filter" in option]
+        self.assertLessEqual(len(filters), 1)
+        return filters[0] if filters else None
+
+    def matches(self, *arguments):
+        """The workloads that pass the filter, as Google Benchmark reads it."""
+        listed = subprocess.run([BUILD / "bin/bench_step2_flat_cache", "--random-weights", "tiny", "--benchmark_list_tests",
+                                 self.filter_of(*arguments)], capture_output=True, text=True)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        return {name.split("/iterations")[0] for name in listed.stdout.splitlines()}
+
+    def expect_refusal(self, command, *words):
+        """In one line that names the last word, without building or running anything."""
+        code, out, errors = self.steps(*command.split(), *words)
+        self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
+        self.assertIn(words[-1].split("=")[0], errors[0])
+        self.assertTrue(errors[0].startswith(f"error: ./steps {command.split()[0]}"), errors)
+
+    def test_what_is_no_option_is_refused_before_anything_is_built(self):
+        (self.folder / "common/cli").mkdir(parents=True)
+        shutil.copy(ROOT / "common/cli/options.cpp", self.folder / "common/cli")
+        for command in ("bench", "serve-bench", "compare"):
+            self.expect_refusal(command, "--nonsense")
+            self.expect_refusal(command, "--nonsense=1")
+            self.expect_refusal(command, "--threads", "1", "--nonsense")
+            self.expect_refusal(command, "nonsense")
+            self.expect_refusal(command, "--threads=1", "nonsense")
+        self.expect_refusal("compare", "--block-size=8")  # of some steps only
+        self.expect_refusal("bench", "--prompt")
+        self.expect_refusal("plots", "--nonsense")
+        self.expect_refusal("plots", "no-such-record.json")
+        self.expect_refusal("test", "--sanitizer=nonsense")
+        self.expect_refusal("test", "nonsense")
+        self.expect_refusal("lint", "--nonsense")
+        self.expect_refusal("lint", "--all", "common")
+        for command in ("demo", "numbers", "docs"):
+            self.expect_refusal(command, "--nonsense")
+        code, out, errors = self.steps("exercise", "--nonsense")
+        self.assertEqual((code, out, len(errors)), (2, "", 1))
+
+    def test_the_options_of_the_usage_are_those_of_the_programs(self):
+        for command, program in (("bench", "bench_step1_no_cache"), ("serve-bench", "bench_serving")):
+            told = subprocess.run([BUILD / "bin" / program, "--help"], capture_output=True, text=True).stdout
+            if command == "bench":
+                told = re.search("all steps (.*)", told)[1]
+            usage = self.steps(command, "--help")[1]
+            options = set(re.findall(r"(?<![\w/-])--[a-z-]+(?![\w-])", usage)) - {"--quick", "--benchmark"}
+            self.assertEqual(options - {"--help"}, set(re.findall(r"--[a-z-]+", told)) - {"--help"}, command)
+
+    def test_every_option_of_all_steps_is_one_of_compare(self):
+        (self.folder / "common/cli").mkdir(parents=True)
+        shutil.copy(ROOT / "common/cli/options.cpp", self.folder / "common/cli")
+        for step in STEPS:
+            self.program(step, 'cat >/dev/null; echo "{}"')
+        self.program("compare_reports", "echo the table")
+        told = subprocess.run([BUILD / "bin/step1_no_cache", "--help"], capture_output=True, text=True).stdout
+        options = re.findall(r"^  (--[a-z-]+)( ?\S*)", told, re.MULTILINE)
+        self.assertGreater(len(options), 10)
+        for option, value in options:
+            if option not in ("--json", "--logits", "--help", "--version"):
+                self.assertEqual(self.steps("compare", f"{option}=1"), (0, "the table\n", []), option)
+
+    def test_compare_gives_its_stdin_to_every_step(self):
+        for step in STEPS:
+            self.program(step, f'cat >>"$ROOT/read"; echo "{{}}"')
+        self.program("compare_reports", "echo the table")
+        for words in (["--prompt-file", "-"], ["--prompt-file=-", "--tokens", "3"]):
+            process = self.start("compare", *words, stdin=subprocess.PIPE)
+            self.assertEqual(process.communicate("a text;", timeout=60)[0], "the table\n")
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+            (self.folder / "read").unlink()
+
+    def test_quick_and_a_filter_both_hold(self):
+        self.assertIsNone(self.filter_of())
+        self.assertEqual(self.filter_of("--benchmark_filter=decode"), "--benchmark_filter=decode")
+        quick = self.matches("--quick")
+        self.assertIn("decode/context:64", quick)
+        self.assertEqual([name for name in quick if re.search(":2048|:512/sequences", name)], [])
+        for given, wanted in (("decode|warm", lambda name: "decode" in name or "warm" in name),
+                              ("^gen", lambda name: name.startswith("gen")),
+                              ("-decode", lambda name: "decode" not in name), ("all", lambda name: True)):
+            expected = {name for name in quick if wanted(name)}
+            self.assertEqual(self.matches("--quick", f"--benchmark_filter={given}"), expected, given)
+            self.assertEqual(self.matches(f"--benchmark_filter={given}", "--quick"), expected, given)
+
+    def test_quick_and_a_filter_that_leave_nothing_are_refused(self):
+        self.benches("exit 1")
+        for given, said in ((":2048", "--quick leaves out all that --benchmark_filter=:2048 matches"),
+                            ("nothing", "nothing")):
+            code, out, errors = self.steps("bench", "--quick", f"--benchmark_filter={given}")
+            self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
+            self.assertIn(said, errors[0])
+
+    def test_the_commit_is_told_beside_what_else_the_context_is_to_hold(self):
+        self.assertIn("--benchmark_context=commit=unknown", self.options_of_the_benches())
+        self.assertIn("--benchmark_context=commit=unknown,governor=off",
+                      self.options_of_the_benches("--benchmark_context=governor=off"))
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv.pop(1)).resolve()
+    unittest.main()

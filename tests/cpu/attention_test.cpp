@@ -1,0 +1,222 @@
+// Attention against the plain formula in double, and its promise: a row's bits depend on its query and on the
+// keys and values it sees, not on where they lie, who else is in the pass, or how many threads there are.
+#include "common/cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/support/random_numbers.h"
+
+namespace kvcache {
+namespace {
+
+/// One sequence with `context` tokens, all of whose queries are at hand.
+struct Problem {
+  AttentionShape shape;
+  std::int64_t context;
+  std::vector<float> q, k, v;  // [context, heads or kv_heads, head_dim]
+
+  Problem(AttentionShape heads, std::int64_t tokens) : shape(heads), context(tokens) {
+    const auto size = [&](std::int64_t n) { return static_cast<std::size_t>(tokens * n * shape.head_dim); };
+    q = random_numbers(size(shape.heads), 21);
+    k = random_numbers(size(shape.kv_heads), 22);
+    v = random_numbers(size(shape.kv_heads), 23);
+    for (float& number : q) number *= 4;
+  }
+  std::int64_t q_width() const { return shape.heads * shape.head_dim; }
+  std::int64_t kv_width() const { return shape.kv_heads * shape.head_dim; }
+};
+
+/// softmax(q K^T / sqrt(d)) V for one row and head, in double and in the plainest order.
+std::vector<double> formula(const Problem& p, std::int64_t row, std::int64_t head) {
+  const std::int64_t d = p.shape.head_dim, kv_head = head / (p.shape.heads / p.shape.kv_heads);
+  std::vector<double> scores;
+  for (std::int64_t key = 0; key <= row; ++key) {
+    double dot = 0;
+    for (std::int64_t n = 0; n < d; ++n) {
+      dot += static_cast<double>(p.q[static_cast<std::size_t>(row * p.q_width() + head * d + n)]) *
+             static_cast<double>(p.k[static_cast<std::size_t>(key * p.kv_width() + kv_head * d + n)]);
+    }
+    scores.push_back(dot / std::sqrt(static_cast<double>(d)));
+  }
+  const double top = *std::max_element(scores.begin(), scores.end());
+  double weight = 0;
+  std::vector<double> out(static_cast<std::size_t>(d), 0.0);
+  for (std::int64_t key = 0; key <= row; ++key) {
+    const double e = std::exp(scores[static_cast<std::size_t>(key)] - top);
+    weight += e;
+    for (std::int64_t n = 0; n < d; ++n) {
+      out[static_cast<std::size_t>(n)] +=
+          e * static_cast<double>(p.v[static_cast<std::size_t>(key * p.kv_width() + kv_head * d + n)]);
+    }
+  }
+  for (double& number : out) number /= weight;
+  return out;
+}
+
+/// The last `rows` rows of the problem with contiguous K and V of type `dtype`.
+std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1,
+                          DType store_as = DType::f32) {
+  const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
+  const AttentionSequence sequence{0, rows, p.context, {}};
+  ThreadPool pool(threads);
+  std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
+  attention(p.shape, {dtype, k.data(), v.data()}, {&sequence, 1},
+            &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width(),
+            store_as, pool);
+  return out;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST(Attention, AgreesWithTheFormulaForEveryGroupAndHeadSize) {
+  for (const AttentionShape shape :
+       {AttentionShape{4, 4, 8}, {8, 2, 16}, {6, 2, 32}, {7, 1, 24}, {12, 4, 64}, {4, 2, 128}, {2, 1, 100}}) {
+    const Problem p(shape, 150);
+    const std::vector<float> out = attend(p, p.context);
+    double worst = 0;
+    for (std::int64_t row = 0; row < p.context; ++row) {
+      for (std::int64_t head = 0; head < shape.heads; ++head) {
+        const std::vector<double> right = formula(p, row, head);
+        for (std::int64_t n = 0; n < shape.head_dim; ++n) {
+          worst = std::max(
+              worst,
+              std::abs(right[static_cast<std::size_t>(n)] -
+                       static_cast<double>(
+                           out[static_cast<std::size_t>(row * p.q_width() + head * shape.head_dim + n)])));
+        }
+      }
+    }
+    EXPECT_LT(worst, 5e-6) << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim;
+  }
+}
+
+TEST(Attention, ARowHasTheSameBitsWhateverRowsAreComputedWithIt) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Problem p({6, 2, 40}, 200);
+    const std::vector<float> whole = attend(p, p.context, dtype);
+    for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65, 130}) {
+      for (const int threads : {1, 2, 3}) {
+        const std::vector<float> part = attend(p, rows, dtype, threads);
+        EXPECT_TRUE(same_bits(part, std::span(whole).last(part.size())))
+            << name_of(dtype) << " " << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST(Attention, RoundsItsResultToTheTypeOfTheActivations) {
+  const Problem p({4, 2, 40}, 90);
+  const std::vector<float> exact = attend(p, p.context);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const std::vector<float> out = attend(p, p.context, DType::f32, 1, dtype);
+    for (std::size_t n = 0; n < out.size(); ++n)
+      ASSERT_EQ(out[n], round_to(dtype, exact[n])) << name_of(dtype);
+    EXPECT_FALSE(same_bits(out, exact)) << "some number needs rounding";
+  }
+}
+
+TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext) {
+  const Problem p({4, 2, 32}, 83);
+  const std::vector<float> contiguous = attend(p, 9);
+  ThreadPool pool(2);
+  for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
+    const std::int64_t blocks = (p.context + block_size - 1) / block_size;
+    std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
+    for (std::int64_t b = 0; b < blocks; ++b)
+      table[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(2 * (blocks - b));
+    const SlotMap slots{0, table.data(), block_size};
+    // Every slot that is not ours holds NaN: reading one, or weighing it with 0, would show.
+    const auto pool_numbers = static_cast<std::size_t>((2 * blocks + 1) * block_size * p.kv_width());
+    std::vector<float> k(pool_numbers, std::numeric_limits<float>::quiet_NaN()), v = k;
+    for (std::int64_t position = 0; position < p.context; ++position) {
+      std::copy_n(&p.k[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
+                  &k[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
+      std::copy_n(&p.v[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
+                  &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
+    }
+    const AttentionSequence sequence{0, 9, p.context, slots};
+    std::vector<float> out(static_cast<std::size_t>(9 * p.q_width()));
+    attention(p.shape,
+              {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
+               reinterpret_cast<const std::byte*>(v.data())},
+              {&sequence, 1}, &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())], out.data(),
+              p.q_width(), DType::f32, pool);
+    EXPECT_TRUE(same_bits(out, contiguous)) << "block size " << block_size;
+  }
+}
+
+TEST(Attention, SlotsAreCountedInSixtyFourBits) {
+  const std::int32_t block = 2'000'000'000;
+  EXPECT_EQ((SlotMap{0, &block, 256}.slot(255)), 512'000'000'255);
+}
+
+TEST(Attention, ZeroingOneKvHeadsValuesSilencesExactlyItsGroupOfQueryHeads) {
+  for (const AttentionShape shape :
+       {AttentionShape{4, 4, 16}, {8, 2, 16}, {6, 2, 16}, {7, 1, 16}, {12, 4, 16}}) {
+    for (std::int64_t silent = 0; silent < shape.kv_heads; ++silent) {
+      Problem p(shape, 20);
+      for (std::int64_t row = 0; row < p.context; ++row) {
+        std::fill_n(&p.v[static_cast<std::size_t>(row * p.kv_width() + silent * shape.head_dim)],
+                    shape.head_dim, 0.0F);
+      }
+      const std::vector<float> out = attend(p, 1);
+      for (std::int64_t head = 0; head < shape.heads; ++head) {
+        const bool zero = std::all_of(&out[static_cast<std::size_t>(head * shape.head_dim)],
+                                      &out[static_cast<std::size_t>(head * shape.head_dim)] + shape.head_dim,
+                                      [](float x) { return x == 0.0F; });
+        EXPECT_EQ(zero, head / (shape.heads / shape.kv_heads) == silent) << "head " << head;
+      }
+    }
+  }
+}
+
+TEST(Attention, WithZeroQueriesTheOutputIsTheMeanOfTheValuesSeen) {
+  for (const std::int64_t context : {1, 15, 16, 17, 63, 64, 65, 128, 129}) {
+    Problem p({2, 1, 16}, context);
+    std::fill(p.q.begin(), p.q.end(), 0.0F);
+    const std::vector<float> out = attend(p, 1);
+    for (std::size_t n = 0; n < 16; ++n) {
+      double mean = 0;
+      for (std::int64_t row = 0; row < context; ++row)
+        mean += static_cast<double>(p.v[static_cast<std::size_t>(row) * 16 + n]);
+      EXPECT_NEAR(static_cast<double>(out[n]), mean / static_cast<double>(context), 1e-6) << context;
+    }
+  }
+}
+
+TEST(Attention, ATokenThatSeesItselfAloneHasItsOwnValueHoweverSmallItsScoreIs) {
+  Problem p({2, 2, 16}, 40);
+  // A score of about -10^6, with better ones behind the mask.
+  for (std::size_t n = 0; n < 32; ++n) p.k[n] = -1e6F * p.q[n];
+  const std::vector<float> out = attend(p, p.context);
+  EXPECT_TRUE(same_bits(std::span(out).first(32), std::span(p.v).first(32)));
+}
+
+TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {
+  const Problem a({4, 2, 16}, 70), b({4, 2, 16}, 33);
+  std::vector<float> k = a.k, v = a.v;
+  k.insert(k.end(), b.k.begin(), b.k.end());
+  v.insert(v.end(), b.v.begin(), b.v.end());
+  std::vector<float> q(a.q.end() - 3 * a.q_width(), a.q.end());
+  q.insert(q.end(), b.q.end() - 5 * b.q_width(), b.q.end());
+  const AttentionSequence sequences[] = {{0, 3, 70, SlotMap{.first = 0}}, {3, 8, 33, SlotMap{.first = 70}}};
+  ThreadPool pool(2);
+  std::vector<float> out(static_cast<std::size_t>(8 * a.q_width()));
+  attention(a.shape,
+            {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
+             reinterpret_cast<const std::byte*>(v.data())},
+            sequences, q.data(), out.data(), a.q_width(), DType::f32, pool);
+  std::vector<float> expected = attend(a, 3);
+  const std::vector<float> second = attend(b, 5);
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_TRUE(same_bits(out, expected));
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,358 @@
+// The GPU's operations against the CPU's, in every type: equal but for the order of sums. And what a row's
+// result may depend on.
+#include "common/cuda/cuda_backend.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "common/base/number.h"
+#include "common/cpu/cpu_backend.h"
+#include "common/cuda/device_weights.h"
+#include "tests/support/gpu.h"
+#include "tests/support/random_numbers.h"
+
+namespace kvcache {
+namespace {
+
+/// Columns that 16-byte packs fill, and some that they do not.
+constexpr std::int64_t kWidths[] = {8, 40, 257, 1024, 3001};
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+/// One bound for a number type: what two roundings may differ by, relative to the largest magnitude.
+double bound(DType dtype) {
+  return dtype == DType::f32 ? 2e-6 : dtype == DType::f16 ? 2e-3 : 1.6e-2;
+}
+
+void expect_close(const std::vector<float>& ours, const std::vector<float>& right, DType dtype,
+                  const std::string& what) {
+  ASSERT_EQ(ours.size(), right.size());
+  double largest = 0, worst = 0;
+  for (std::size_t n = 0; n < right.size(); ++n) {
+    ASSERT_TRUE(std::isfinite(ours[n])) << what << ", number " << n;
+    largest = std::max(largest, static_cast<double>(std::abs(right[n])));
+    worst = std::max(worst, static_cast<double>(std::abs(ours[n] - right[n])));
+  }
+  EXPECT_LE(worst, bound(dtype) * largest) << what << " " << name_of(dtype);
+}
+
+class CudaBackend : public OnGpu {
+ protected:
+  /// Both backends in `dtype`.
+  void use(DType dtype) {
+    dtype_ = dtype;
+    cpu_ = std::make_unique<CpuBackend>(dtype, pool_);
+    gpu_ = std::make_unique<cuda::CudaBackend>(dtype, shared_device());
+    bytes_.clear();
+    buffers_.clear();
+  }
+  std::vector<DType> types() const {
+    std::vector<DType> all;
+    for (const DType dtype : kTypes) {
+      if (has(dtype)) all.push_back(dtype);
+    }
+    return all;
+  }
+
+  /// Numbers that the type holds.
+  std::vector<float> numbers(std::int64_t count, std::uint32_t seed) const {
+    std::vector<float> result = random_numbers(static_cast<std::size_t>(count), seed);
+    for (float& number : result) number = round_to(dtype_, 2 * number);
+    return result;
+  }
+  struct Both {
+    Matrix cpu, gpu;
+  };
+  Both matrices(std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
+    Both both;
+    cpu_->resize(both.cpu, rows, cols);
+    gpu_->resize(both.gpu, rows, cols);
+    const std::vector<float> all = numbers(rows * cols, seed);
+    std::vector<float> padded(static_cast<std::size_t>(rows * both.gpu.stride),
+                              std::numeric_limits<float>::quiet_NaN());
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(all.begin() + row * cols, cols, both.cpu.row(row));
+      std::copy_n(all.begin() + row * cols, cols, padded.begin() + row * both.gpu.stride);
+    }
+    const std::vector<std::byte> bytes = stored(padded, dtype_);
+    cuda::check(cudaMemcpyAsync(both.gpu.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream()),
+                "a test");
+    return both;
+  }
+  struct BothWeights {
+    Weight cpu, gpu;
+  };
+  BothWeights weights(std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
+    bytes_.push_back(stored(numbers(rows * cols, seed), dtype_));
+    buffers_.push_back(on_gpu(bytes_.back()));
+    return {{dtype_, rows, cols, bytes_.back().data()}, {dtype_, rows, cols, buffers_.back().data()}};
+  }
+  std::vector<float> read(Backend& backend, const Matrix& matrix) const {
+    std::vector<float> result(static_cast<std::size_t>(matrix.rows * matrix.cols),
+                              std::numeric_limits<float>::quiet_NaN());
+    backend.read(matrix, result);
+    return result;
+  }
+  void expect_same(const Both& both, const std::string& what) {
+    expect_close(read(*gpu_, both.gpu), read(*cpu_, both.cpu), dtype_, what);
+  }
+
+  ThreadPool pool_{2};
+  DType dtype_ = DType::f32;
+  std::unique_ptr<CpuBackend> cpu_;
+  std::unique_ptr<cuda::CudaBackend> gpu_;
+  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<cuda::DeviceBuffer<std::byte>> buffers_;
+};
+
+TEST_F(CudaBackend, EmbedsAsTheCpuDoes) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t width : kWidths) {
+      const BothWeights table = weights(11, width, 1);
+      const std::vector<std::int32_t> ids{10, 0, 3, 3, 7};
+      Both out;
+      cpu_->embed(table.cpu, ids, out.cpu);
+      gpu_->embed(table.gpu, ids, out.gpu);
+      EXPECT_EQ(read(*gpu_, out.gpu), read(*cpu_, out.cpu)) << width;
+    }
+  }
+}
+
+TEST_F(CudaBackend, AddsAndNormalisesAsTheCpuDoes) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t width : kWidths) {
+      for (const std::int64_t rows : {1, 7}) {
+        Both x = matrices(rows, width, 2), out;
+        const Both delta = matrices(rows, width, 3);
+        const BothWeights gain = weights(1, width, 4);
+        cpu_->add_and_norm(x.cpu, {}, gain.cpu, 1e-5F, out.cpu);
+        gpu_->add_and_norm(x.gpu, {}, gain.gpu, 1e-5F, out.gpu);
+        expect_same(out, "norm");
+        cpu_->add_and_norm(x.cpu, delta.cpu, gain.cpu, 1e-5F, out.cpu);
+        gpu_->add_and_norm(x.gpu, delta.gpu, gain.gpu, 1e-5F, out.gpu);
+        EXPECT_EQ(read(*gpu_, x.gpu), read(*cpu_, x.cpu)) << "one addition, one rounding";
+        expect_same(out, "add and norm");
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackend, ProjectsAsTheCpuDoesWithAndWithoutBias) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t in : {8, 64, 200}) {
+      for (const std::int64_t rows : {1, 5, 70}) {
+        const Both x = matrices(rows, in, 5);
+        for (const bool biased : {false, true}) {
+          const BothWeights weight = weights(48, in, 6), bias = weights(1, 48, 7);
+          Both out;
+          const Projection cpu{weight.cpu, biased ? bias.cpu : Weight{}};
+          const Projection gpu{weight.gpu, biased ? bias.gpu : Weight{}};
+          const Backend::Product cpu_product{&cpu, &out.cpu}, gpu_product{&gpu, &out.gpu};
+          cpu_->project(x.cpu, {&cpu_product, 1});
+          gpu_->project(x.gpu, {&gpu_product, 1});
+          expect_same(out, "project");
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackend, ProjectsThreeAtOnceWhenTheirWeightsLieTogether) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    // Sizes after which the next matrix does, and does not, begin on 16 bytes; all biased, none, or some.
+    for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{64, 16, 16}, {60, 12, 12}}) {
+      for (const std::string biased : {"all", "none", "some"}) {
+        ModelConfig config;
+        Weights model;
+        model.layers.resize(1);
+        Projection* projections[] = {&model.layers[0].q, &model.layers[0].k, &model.layers[0].v};
+        for (std::size_t n = 0; n < 3; ++n) {
+          projections[n]->weight = weights(sizes[n], 64, static_cast<std::uint32_t>(20 + n)).cpu;
+          if (biased == "all" || (biased == "some" && n == 1))
+            projections[n]->bias = weights(1, sizes[n], static_cast<std::uint32_t>(30 + n)).cpu;
+        }
+        model.embedding = model.lm_head = weights(4, 64, 40).cpu;
+        const Weights uploaded = cuda::upload_weights(model, dtype, device());
+        const LayerWeights& layer = uploaded.layers[0];
+        for (const std::int64_t rows : {1, 9, 3}) {  // grows and shrinks
+          const Both x = matrices(rows, 64, 8);
+          Both q, k, v;
+          const Backend::Product cpu[] = {
+              {projections[0], &q.cpu}, {projections[1], &k.cpu}, {projections[2], &v.cpu}};
+          const Backend::Product gpu[] = {{&layer.q, &q.gpu}, {&layer.k, &k.gpu}, {&layer.v, &v.gpu}};
+          cpu_->project(x.cpu, cpu);
+          gpu_->project(x.gpu, gpu);
+          expect_same(q, "q");
+          expect_same(k, "k");
+          expect_same(v, "v");
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackend, NormalisesAndRotatesHeadsAsTheCpuDoes) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t head_dim : {8, 16, 64, 80, 128, 256}) {
+      std::vector<float> speeds;
+      for (std::int64_t d = 0; d < head_dim / 2; ++d)
+        speeds.push_back(
+            static_cast<float>(std::pow(1e6, -2.0 * static_cast<double>(d) / static_cast<double>(head_dim))));
+      const std::vector<std::int32_t> positions{0, 1, 77, 9000, 131071};
+      cpu_->set_positions(positions, speeds);
+      gpu_->set_positions(positions, speeds);
+      const BothWeights norm = weights(1, head_dim, 9);
+      for (const bool normed : {false, true}) {
+        Both x = matrices(5, 3 * head_dim, 10);
+        cpu_->norm_and_rotate(x.cpu, head_dim, normed ? norm.cpu : Weight{}, 1e-6F);
+        gpu_->norm_and_rotate(x.gpu, head_dim, normed ? norm.gpu : Weight{}, 1e-6F);
+        expect_same(x, normed ? "norm and rotate" : "rotate");
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackend, GatesAsTheCpuDoes) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t width : kWidths) {
+      const Both gate = matrices(5, width, 11), up = matrices(5, width, 12);
+      Both out;
+      cpu_->swiglu(gate.cpu, up.cpu, out.cpu);
+      gpu_->swiglu(gate.gpu, up.gpu, out.gpu);
+      expect_same(out, "swiglu");
+    }
+  }
+}
+
+TEST_F(CudaBackend, SelectsRowsAsTheCpuDoes) {
+  for (const DType dtype : types()) {
+    use(dtype);
+    for (const std::int64_t width : kWidths) {
+      const Both x = matrices(6, width, 13);
+      const std::vector<std::int32_t> rows{5, 0, 0, 3};
+      Both out;
+      cpu_->select_rows(x.cpu, rows, out.cpu);
+      gpu_->select_rows(x.gpu, rows, out.gpu);
+      EXPECT_EQ(read(*gpu_, out.gpu), read(*cpu_, out.cpu));
+    }
+  }
+}
+
+TEST_F(CudaBackend, ConvertsWeightsAsTheCpuRoundsThem) {
+  for (const DType from : kTypes) {
+    for (const DType to : types()) {
+      dtype_ = from;
+      std::vector<float> odd = numbers(1000, 14);
+      odd[3] = round_to(from, 1.00390625F + 1e-6F);  // NU5: between two bfloat16 numbers
+      odd[4] = round_to(from, 1e-7F);                // not normal in float16
+      odd[5] = -0.0F;
+      const std::vector<std::byte> bytes = stored(odd, from);
+      Weights model;
+      model.embedding = model.lm_head = {from, 10, 100, bytes.data()};
+      const Weights uploaded = cuda::upload_weights(model, to, device());
+      EXPECT_EQ(uploaded.lm_head.data, uploaded.embedding.data) << "a tied head is there once";
+      EXPECT_EQ(from_gpu(uploaded.embedding.data, 1000 * size_of(to)), stored(odd, to));
+    }
+  }
+}
+
+TEST_F(CudaBackend, ARowsResultIsTheSameAloneAndAmongOthers) {
+  use(has(DType::bf16) ? DType::bf16 : DType::f16);
+  constexpr std::int64_t kWidth = 1024;
+  const BothWeights gain = weights(1, kWidth, 15);
+  const Both x = matrices(33, kWidth, 16);
+  Matrix all = x.gpu, out;
+  gpu_->add_and_norm(all, {}, gain.gpu, 1e-5F, out);
+  const std::vector<float> together = read(*gpu_, out);
+  for (const std::int64_t row : {0, 17, 32}) {
+    Matrix one = x.gpu;
+    one.data = static_cast<std::byte*>(one.data) + row * one.stride * size_of(dtype_);
+    one.rows = 1;
+    gpu_->add_and_norm(one, {}, gain.gpu, 1e-5F, out);
+    EXPECT_EQ(read(*gpu_, out),
+              std::vector<float>(together.begin() + row * kWidth, together.begin() + (row + 1) * kWidth));
+  }
+}
+
+// A grid counts at most 65,535 thread blocks in y and z; rows must not be laid out there.
+TEST_F(CudaBackend, LargePassesMayHaveMoreThan65535Rows) {
+  constexpr std::int64_t kRows = 65'600, kWidth = 8;
+  use(DType::f32);
+  std::vector<std::int32_t> numbers_of_rows(kRows);
+  std::iota(numbers_of_rows.rbegin(), numbers_of_rows.rend(), 0);
+  const BothWeights table = weights(kRows, kWidth, 17), gain = weights(1, kWidth, 18);
+  Both x, normed, y, z;
+  cpu_->embed(table.cpu, numbers_of_rows, x.cpu);
+  gpu_->embed(table.gpu, numbers_of_rows, x.gpu);
+  EXPECT_EQ(read(*gpu_, x.gpu), read(*cpu_, x.cpu));
+  cpu_->add_and_norm(x.cpu, {}, gain.cpu, 1e-5F, normed.cpu);
+  gpu_->add_and_norm(x.gpu, {}, gain.gpu, 1e-5F, normed.gpu);
+  expect_same(normed, "norm");
+
+  const BothWeights weight = weights(kWidth, kWidth, 19), bias = weights(1, kWidth, 20);
+  const Projection cpu{weight.cpu, bias.cpu}, gpu{weight.gpu, bias.gpu};
+  const Backend::Product cpu_product{&cpu, &y.cpu}, gpu_product{&gpu, &y.gpu};
+  cpu_->project(x.cpu, {&cpu_product, 1});
+  gpu_->project(x.gpu, {&gpu_product, 1});
+  expect_same(y, "project");
+  cpu_->swiglu(x.cpu, y.cpu, z.cpu);
+  gpu_->swiglu(x.gpu, y.gpu, z.gpu);
+  expect_same(z, "swiglu");
+  cpu_->select_rows(x.cpu, numbers_of_rows, z.cpu);
+  gpu_->select_rows(x.gpu, numbers_of_rows, z.gpu);
+  EXPECT_EQ(read(*gpu_, z.gpu), read(*cpu_, z.cpu));
+
+  const std::vector<float> speeds{1, 0.1F, 0.01F, 0.001F};
+  cpu_->set_positions(numbers_of_rows, speeds);
+  gpu_->set_positions(numbers_of_rows, speeds);
+  cpu_->norm_and_rotate(x.cpu, kWidth, gain.cpu, 1e-6F);
+  gpu_->norm_and_rotate(x.gpu, kWidth, gain.gpu, 1e-6F);
+  expect_same(x, "norm and rotate");
+}
+
+// KN11: a row's offset in 32 bits wraps beyond 2^31 numbers.
+TEST_F(CudaBackend, LargeMatricesOfMoreThanTwoToThe31NumbersKeepTheirLastRowsRight) {
+  constexpr std::int64_t kRows = 70000, kWidth = 32768;
+  if (device().free_memory() < 3 * kRows * kWidth * 2 + (std::int64_t{1} << 30))
+    GTEST_SKIP() << "needs 14 GB of the GPU's memory";
+  use(DType::f16);
+  Matrix gate, up, out;
+  for (Matrix* matrix : {&gate, &up}) {
+    gpu_->resize(*matrix, kRows, kWidth);
+    cuda::check(cudaMemsetAsync(matrix->data, 0, static_cast<std::size_t>(kRows * kWidth * 2), stream()),
+                "a test");
+  }
+  const std::int64_t last = (kRows - 1) * kWidth;
+  const std::vector<std::byte> ones = stored(std::vector<float>(kWidth, 1.0F), DType::f16);
+  for (const Matrix* matrix : {&gate, &up}) {
+    cuda::check(cudaMemcpyAsync(static_cast<std::byte*>(matrix->data) + last * 2, ones.data(), ones.size(),
+                                cudaMemcpyHostToDevice, stream()),
+                "a test");
+  }
+  const auto last_row = [&] {
+    std::vector<float> numbers;
+    const std::vector<std::byte> bytes = from_gpu(static_cast<std::byte*>(out.data) + last * 2, kWidth * 2);
+    for (std::int64_t col = 0; col < kWidth; ++col)
+      numbers.push_back(read_number(DType::f16, &bytes[static_cast<std::size_t>(2 * col)]));
+    return numbers;
+  };
+  gpu_->swiglu(gate, up, out);
+  EXPECT_EQ(last_row(), std::vector<float>(kWidth, round_to(DType::f16, 1 / (1 + std::exp(-1.0F)))));
+  const cuda::DeviceBuffer<std::byte> gain = on_gpu(ones);
+  gpu_->add_and_norm(gate, up, {DType::f16, 1, kWidth, gain.data()}, 0.0F, out);
+  EXPECT_EQ(last_row(), std::vector<float>(kWidth, 1.0F));
+  gpu_->select_rows(gate, std::vector<std::int32_t>{kRows - 1}, up);
+  out = up;
+  EXPECT_EQ(read_number(DType::f16, from_gpu(static_cast<std::byte*>(up.data), 2).data()), 2.0F);
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,119 @@
+// How much memory a server makes for requests that nobody has sent yet.
+#include <gtest/gtest.h>
+
+#include "common/cli/machine.h"
+#include "step2_flat_cache/make_cache.h"
+#include "step3_paged/sizing.h"
+#include "tests/support/files.h"
+#include "tests/support/reference_model.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+class AServersMemory : public testing::Test {
+ protected:
+  /// A program that serves four sequences at a time, and has so much memory for them.
+  static Program program_with(std::int64_t memory) {
+    Program program{};
+    program.options.serve = true;
+    program.pool = std::make_unique<ThreadPool>(1);
+    program.model = reference_model("fairytale", *program.pool);
+    program.memory = 4 * memory;
+    program.memory_to_serve = memory;
+    Request whole_context;
+    whole_context.prompt_ids = {0};
+    whole_context.max_tokens = program.model->config().max_position_embeddings;
+    program.requests.assign(4, whole_context);
+    return program;
+  }
+};
+
+TEST_F(AServersMemory, HoldsWholeContextsWhereThereIsRoom) {
+  const Program program = program_with(1024 * kMiB);
+  const std::int64_t blocks = paged_shape(program).blocks;
+  EXPECT_EQ(blocks - blocks / 100, 4 * 1024 / 16) << "and the watermark";
+  EXPECT_EQ(make_flat_cache(program).manager->capacity(), 1024);
+}
+
+TEST_F(AServersMemory, IsNoMoreThanThereIs) {
+  const Program program = program_with(8 * kMiB);
+  EXPECT_EQ(paged_shape(program).blocks, 8 * kMiB / (16 * 8192));
+  EXPECT_EQ(make_flat_cache(program).manager->capacity(), 8 * kMiB / 8192 / 4);
+}
+
+TEST_F(AServersMemory, IsWhatTheCommandLineSays) {
+  Program program = program_with(16 * kMiB);
+  program.options.num_blocks = 100;
+  program.options.max_seq_len = 300;
+  EXPECT_EQ(paged_shape(program).blocks, 100);
+  EXPECT_EQ(make_flat_cache(program).manager->capacity(), 300);
+}
+
+// The weights are loaded before the pool is made, so what they take is not there any more.
+TEST_F(AServersMemory, IsHalfOfWhatTheMachineHasLeft) {
+  Options options;
+  options.serve = true;
+  options.random_weights = "tiny";
+  options.device = DeviceChoice::cpu;
+  const std::int64_t before = machine_memory().total;
+  const Program program = load_program(Step::paged, options);
+  EXPECT_GT(program.memory_to_serve, 0);
+  EXPECT_LT(program.memory_to_serve, before / 2);
+}
+
+// Of a server where the command line does not say: what the CPU is good at, but a row for each sequence.
+TEST_F(AServersMemory, IsOfPassesWithARowForEachSequence) {
+  Program program = program_with(8 * kMiB);
+  EXPECT_EQ(rows_of_a_pass(program), 64);
+  program.options.max_sequences = 300;
+  EXPECT_EQ(rows_of_a_pass(program), 300);
+  program.options.max_batch_tokens = 512;
+  EXPECT_EQ(rows_of_a_pass(program), 512);
+}
+
+class AMachinesMemory : public testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    write_file(root_ / path, text);
+  }
+  void expect(std::int64_t total, std::int64_t available) const {
+    const MachineMemory memory = machine_memory(root_.path());
+    EXPECT_EQ(memory.total, total);
+    EXPECT_EQ(memory.available, available);
+  }
+  TemporaryFolder root_;
+};
+
+TEST_F(AMachinesMemory, IsWhatTheSystemTells) {
+  write("proc/meminfo", "MemTotal:       2000 kB\nMemFree:         100 kB\nMemAvailable:   1500 kB\n");
+  expect(2000 * 1024, 1500 * 1024);
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "max\n");
+  expect(2000 * 1024, 1500 * 1024);
+}
+
+TEST_F(AMachinesMemory, IsNoMoreThanAnyGroupOfTheProcessMayHave) {
+  write("proc/meminfo", "MemTotal:       2000 kB\nMemAvailable:   1500 kB\n");
+  write("proc/self/cgroup", "1:name=systemd:/elsewhere\n0::/outer/inner\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "900000\n");
+  write("sys/fs/cgroup/outer/inner/memory.current", "100000\n");
+  expect(900000, 800000);
+  write("sys/fs/cgroup/outer/memory.max", "850000\n");
+  write("sys/fs/cgroup/outer/memory.current", "800000\n");
+  expect(850000, 50000);
+  write("sys/fs/cgroup/memory.max", "5000\n");  // as in a container, which sees its own group there
+  write("sys/fs/cgroup/memory.current", "6000\n");
+  expect(5000, 0);
+}
+
+TEST_F(AMachinesMemory, IsThere) {
+  const MachineMemory memory = machine_memory();
+  EXPECT_GT(memory.available, 0);
+  EXPECT_LE(memory.available, memory.total);
+}
+
+}  // namespace
+}  // namespace kvcache

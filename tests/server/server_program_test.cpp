@@ -1,0 +1,218 @@
+// --serve as a user runs it: the programs of steps 2 to 4 answer over HTTP what they print without it, say
+// where they listen, and end when they are told to.
+#include "tests/support/server_program.h"
+
+#include <filesystem>
+
+#include "common/server/serve.h"
+#include "tests/support/files.h"
+#include "tests/support/reference_model.h"
+#include "tests/support/report_of.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+const char* const kSteps[] = {"step2_flat_cache", "step3_paged", "step4_prefix_cache"};
+
+TEST(ServerProgram, AnswersWhatTheProgramPrints) {
+  const Arguments input{"--prompt", "Once upon a time", "--tokens", "20"};
+  for (const std::string step : kSteps) {
+    const Json expected = report_of(step, input)["sequences"][0];
+    ServerProgram server(step);
+    const std::string line = server.read_line();
+    ASSERT_TRUE(line.starts_with("listening on http://127.0.0.1:")) << line;
+    const Json answer = HttpClient(port_of(line))
+                            .post("/generate", {{"prompt", "Once upon a time"}, {"max_tokens", 20}})
+                            .json();
+    EXPECT_EQ(answer["ids"], expected["output_ids"]) << step;
+    EXPECT_EQ(answer["text"], expected["text"]) << step;
+    EXPECT_EQ(answer["finish_reason"], expected["finish_reason"]) << step;
+    server.send(SIGTERM);
+    EXPECT_EQ(server.wait_for_end(), 0) << "exit code 0";
+    EXPECT_EQ(server.read_line(), "") << "nothing else on stdout";
+  }
+}
+
+TEST(ServerProgram, SamplesWhatTheProgramSamples) {
+  const Json expected =
+      report_of("step4_prefix_cache", {"--prompt", "The wolf", "--tokens", "12", "--samples", "3",
+                                       "--temperature", "0.9", "--top-k", "40", "--seed", "11"});
+  ServerProgram server("step4_prefix_cache");
+  const Json answer = HttpClient(server.wait_for_port())
+                          .post("/generate", {{"prompt", "The wolf"},
+                                              {"max_tokens", 12},
+                                              {"n", 3},
+                                              {"temperature", 0.9},
+                                              {"top_k", 40},
+                                              {"seed", 11}})
+                          .json();
+  for (std::size_t sample = 0; sample < 3; ++sample)
+    EXPECT_EQ(answer["samples"][sample]["ids"], expected["sequences"][sample]["output_ids"]);
+}
+
+TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path hub = folder / "hub";
+  const auto make = [&](const char* path) {
+    std::filesystem::create_directories(hub / path);
+    return hub / path;
+  };
+  const std::filesystem::path snapshot = make("models--Qwen--Qwen3-0.6B/snapshots/c1899de2");
+  EXPECT_EQ(served_name(snapshot), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(snapshot / ""), "Qwen/Qwen3-0.6B") << "with a slash at its end";
+  EXPECT_EQ(served_name(snapshot / "../c1899de2/."), "Qwen/Qwen3-0.6B");
+  std::filesystem::create_directory_symlink(snapshot, hub / "linked");
+  EXPECT_EQ(served_name(hub / "linked"), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(std::filesystem::relative(snapshot)), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--gpt2/snapshots/11c5a3d5")), "gpt2");
+  EXPECT_EQ(served_name(make("models--a--b--c/snapshots/0")), "a/b--c");
+  // What only looks like one.
+  EXPECT_EQ(served_name(make("models--Qwen--Qwen3-0.6B")), "models--Qwen--Qwen3-0.6B");
+  EXPECT_EQ(served_name(make("models--a--b/snapshots")), "snapshots");
+  EXPECT_EQ(served_name(make("models--a--b/blobs/x")), "x");
+  EXPECT_EQ(served_name(make("models--/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("fairytale/snapshots/x")), "x");
+  EXPECT_EQ(served_name(make("plain") / ""), "plain");
+  EXPECT_EQ(served_name(hub / "absent/"), "absent");
+}
+
+TEST(ServerProgram, IsAskedForASnapshotByTheNameUnderWhichItWasDownloaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path snapshot = folder / "models--org--fairytale/snapshots/0123abcd";
+  std::filesystem::create_directories(snapshot.parent_path());
+  std::filesystem::copy(checkpoint_folder("fairytale"), snapshot, std::filesystem::copy_options::recursive);
+  ServerProgram server("step3_paged", {"--model", snapshot.string()});
+  HttpClient client(server.wait_for_port());
+  EXPECT_EQ(client.get("/v1/models").json()["data"][0]["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org/fairytale").json()["id"], "org/fairytale");
+  EXPECT_EQ(client.get("/v1/models/org%2Ffairytale").json()["id"], "org/fairytale");
+  const Json answer = client.post("/v1/completions", {{"prompt", "The"}, {"max_tokens", 1}}).json();
+  EXPECT_EQ(answer["model"], "org/fairytale");
+}
+
+TEST(ServerProgram, TakesTheOptionsOfItsCache) {
+  ServerProgram server("step4_prefix_cache", {"--num-blocks", "20", "--block-size", "8", "--system-prompt",
+                                              "Once upon a time there was"});
+  HttpClient client(server.wait_for_port());
+  const Json blocks = client.get("/health").json()["blocks"];
+  EXPECT_EQ(blocks["total"], 20);
+  EXPECT_EQ(blocks["block_size"], 8);
+  EXPECT_EQ(blocks["in_use"], 1) << "the system prompt's";
+  EXPECT_EQ(client.post("/generate", {{"prompt_ids", std::vector<int>(161, 5)}}).status, 422);
+
+  ServerProgram reservations("step2_flat_cache", {"--max-seq-len", "50", "--max-sequences", "3"});
+  HttpClient other(reservations.wait_for_port());
+  EXPECT_EQ(other.post("/generate", {{"prompt_ids", std::vector<int>(51, 5)}}).status, 422);
+  EXPECT_EQ(other.post("/generate", {{"prompt", "x"}, {"n", 4}}).status, 400);
+  EXPECT_EQ(other.get("/state").json()["cells"], "...");
+
+  ServerProgram no_tokenizer("step3_paged", {"--random-weights", "fairytale", "--kv-memory", "8MiB"});
+  HttpClient ids_alone(no_tokenizer.wait_for_port());
+  EXPECT_EQ(ids_alone.post("/generate", {{"prompt_ids", {1, 2}}, {"max_tokens", 3}}).json()["ids"].size(),
+            3U);
+  EXPECT_EQ(ids_alone.get("/v1/models").json()["data"][0]["id"], "random:fairytale");
+}
+
+TEST(ServerProgram, GivesItsSaltToRequestsWithoutOne) {
+  ServerProgram server("step4_prefix_cache",
+                       {"--num-blocks", "40", "--salt", "house", "--debug-hash-bits", "1"});
+  HttpClient client(server.wait_for_port());
+  const auto cached = [&](const Json& salt) {
+    const Json request = {{"prompt_ids", std::vector<int>(33, 5)}, {"max_tokens", 1}, {"cache_salt", salt}};
+    return client.post("/generate", request).json()["usage"]["cached_tokens"];
+  };
+  EXPECT_EQ(cached(nullptr), 0);
+  EXPECT_EQ(cached("alice"), 0);
+  EXPECT_EQ(cached("mallory"), 0);
+  EXPECT_EQ(cached(nullptr), 32);
+  EXPECT_EQ(cached("house"), 32) << "it is a salt as any other: keep it to yourself";
+  EXPECT_EQ(cached("alice"), 32);
+}
+
+TEST(ServerProgram, TakesABurstOfAllThatMayRunAndMore) {
+  constexpr int kBurst = 300;  // 256 run, the others wait
+  ServerProgram server("step3_paged", {"--max-sequences", "256", "--num-blocks", "600"});
+  const int port = server.wait_for_port();
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kBurst; ++n) clients.emplace_back(port);
+  for (HttpClient& client : clients)
+    client.send_request("POST", "/generate", R"({"prompt": "The wolf", "max_tokens": 3})");
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST(ServerProgram, RefusesWhoComesAfterAllThatMayWait) {
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768",
+                                            "--max-sequences", "2", "--max-waiting", "3"});
+  const int port = server.wait_for_port();
+  const std::string request = R"({"prompt_ids": [1], "max_tokens": 32000, "ignore_eos": true})";
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < 2 + 3; ++n) {
+    clients.emplace_back(port);
+    clients.back().send_request("POST", "/generate", request);
+  }
+  Json health;
+  do {
+    health = HttpClient(port).get("/health").json();
+  } while (health["running"] != 2 || health["waiting"] != 3);
+  const HttpResponse refused = HttpClient(port).post("/generate", Json::parse(request));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_GE(std::stoi(refused.headers.at("retry-after")), 1);
+}
+
+TEST(ServerProgram, FinishesWhatRunsWhenItIsToldToEnd) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ServerProgram server("step4_prefix_cache");
+    HttpClient client(server.wait_for_port());
+    client.send_request("POST", "/generate",
+                        R"({"prompt": "Once", "max_tokens": 200, "ignore_eos": true, "stream": true})");
+    EXPECT_EQ(client.read_head().status, 200);
+    server.send(signal);
+    int parts = 0;
+    while (client.read_chunk()) ++parts;
+    EXPECT_EQ(parts, 200 + 1) << "all of the stream";
+    EXPECT_EQ(server.wait_for_end(), 0);
+  }
+}
+
+TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});
+  const int port = server.wait_for_port();
+  HttpClient client(port);
+  client.send_request("POST", "/generate", R"({"prompt_ids": [1], "max_tokens": 32000, "stream": true})");
+  EXPECT_EQ(client.read_head().status, 200);
+  server.send(SIGTERM);
+  while (HttpClient(port).get("/health").json()["status"] != "stopping") {
+  }
+  server.send(SIGTERM);
+  const int status = server.wait_for_end();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+// The second comes before the first was looked at. Two of the same kind are one to the system then.
+TEST(ServerProgram, LosesNoSecondSignalThatComesWithTheFirst) {
+  for (int round = 0; round < 10; ++round) {
+    ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});
+    HttpClient client(server.wait_for_port());
+    client.send_request("POST", "/generate", R"({"prompt_ids": [1], "max_tokens": 32000, "stream": true})");
+    EXPECT_EQ(client.read_head().status, 200);
+    server.send(SIGTERM);
+    server.send(SIGINT);
+    const int status = server.wait_for_end();
+    EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  }
+}
+
+TEST(ServerProgram, NeedsAPortAndAnAddress) {
+  ServerProgram server("step3_paged");
+  const std::string port = std::to_string(server.wait_for_port());
+  expect_refusal("step3_paged", {"--serve", "--port", port}, 1,
+                 {"--port " + port + " is taken", "give another"});
+  expect_refusal("step3_paged", {"--serve", "--host", "192.0.2.1"}, 2, {"--host \"192.0.2.1\""});
+  expect_refusal("step3_paged", {"--serve", "--port", "0", "--model", "/nowhere"}, 2, {"/nowhere"});
+}
+
+}  // namespace
+}  // namespace kvcache

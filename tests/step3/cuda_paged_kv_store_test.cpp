@@ -1,0 +1,455 @@
+// Step 3's storage on the GPU beside that on the CPU: given the same plans, both hold the same bytes, and
+// attention has the same bits whether K and V lie in blocks, are gathered first or always lay together.
+#include "step3_paged/cuda_paged_kv_store.h"
+#include "step3_paged/paged_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "tests/support/gpu.h"
+#include "tests/support/gpu_matrix.h"
+#include "tests/support/made_up_layers.h"
+
+namespace kvcache {
+namespace {
+
+using Length = MadeUpLayers::Length;
+using Bytes = std::vector<std::byte>;
+
+const float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// How far a number may be from the CPU's: K, V, the weights and the output are rounded to the type, and so,
+/// unlike on the CPU, are the made-up queries. All numbers lie in [-1, 1].
+float tolerance(DType dtype) {
+  return dtype == DType::f32 ? 1e-5F : dtype == DType::f16 ? 4e-3F : 3e-2F;
+}
+
+/// A store whose memory can be looked at and spoiled.
+template <typename Store>
+class Open : public Store {
+ public:
+  using Store::block_bytes;
+  using Store::k_block;
+  using Store::layers;
+  using Store::Store;
+  using Store::v_block;
+};
+
+/// A store on the CPU and two on the GPU that get the same. The CPU's answers are passed on; the GPU's are
+/// held against them, and bit for bit against each other and against attention over contiguous K and V.
+class TwinStores final : public KvStore {
+ public:
+  TwinStores(MadeUpLayers& model, const PagedShape& shape, DType dtype, DebugFill fill,
+             const cuda::Device& device)
+      : cpu(model.config(), shape, dtype, {AttentionPath::paged, fill}, model.pool()),
+        paged(model.config(), shape, dtype, {AttentionPath::paged, fill}, device),
+        gathered(model.config(), shape, dtype, {AttentionPath::gather, fill}, device),
+        model_(model),
+        shape_(shape),
+        dtype_(dtype),
+        device_(device),
+        contiguous_(device, {model.config().heads, model.config().kv_heads, model.config().head_dim}, dtype) {
+  }
+
+  void begin(const PassPlan& plan) override {
+    plan_ = &plan;
+    for (KvStore* store :
+         {static_cast<KvStore*>(&cpu), static_cast<KvStore*>(&paged), static_cast<KvStore*>(&gathered)})
+      store->begin(plan);
+    contiguous_.begin(plan.row_begin, plan.context_len);
+  }
+  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override {
+    cpu.write(layer, k, v);
+    const Matrix gpu_k = matrix_on_gpu(k, dtype_, device_), gpu_v = matrix_on_gpu(v, dtype_, device_);
+    paged.write(layer, gpu_k, gpu_v);
+    gathered.write(layer, gpu_k, gpu_v);
+    device_.synchronize();  // k and v go
+  }
+  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override {
+    cpu.attend(layer, q, out);
+    const std::int64_t rows = plan_->row_begin.back();  // without padding
+    const Matrix gpu_q = matrix_on_gpu(q, dtype_, device_);
+    const Matrix nan = MadeUpLayers::matrix_of(q.rows, q.cols);
+    const auto answer_of = [&](auto attend) {
+      Matrix answer = matrix_on_gpu(nan, dtype_, device_);
+      attend(gpu_q, answer);
+      return rows_of(answer, rows, dtype_, device_);
+    };
+    const Bytes of_paged = answer_of([&](const Matrix& x, Matrix& y) { paged.attend(layer, x, y); });
+    const Bytes of_gathered = answer_of([&](const Matrix& x, Matrix& y) { gathered.attend(layer, x, y); });
+    const Bytes of_contiguous =
+        answer_of([&](const Matrix& x, Matrix& y) { attend_contiguous(layer, x, y); });
+    EXPECT_TRUE(of_paged == of_contiguous) << "through the block table, layer " << layer;
+    EXPECT_TRUE(of_gathered == of_contiguous) << "gathered first, layer " << layer;
+    expect_near(of_paged, out, rows);
+  }
+
+  /// Fills all pools.
+  void spoil(float value) {
+    Bytes bytes(static_cast<std::size_t>(pool_bytes()));
+    for (std::int64_t at = 0; at < pool_bytes(); at += size_of(dtype_))
+      write_number(dtype_, value, &bytes[static_cast<std::size_t>(at)]);
+    std::memcpy(cpu.k_block(0, 0), bytes.data(), bytes.size());
+    std::memcpy(cpu.v_block(0, 0), bytes.data(), bytes.size());
+    for (std::byte* pool :
+         {paged.k_block(0, 0), paged.v_block(0, 0), gathered.k_block(0, 0), gathered.v_block(0, 0)}) {
+      cuda::check(cudaMemcpyAsync(pool, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, device_.stream()),
+                  "filling a pool");
+    }
+    device_.synchronize();
+  }
+  /// `blocks` from `first` on hold the same bytes in all stores and layers.
+  void expect_same_blocks(std::int32_t first, std::int64_t blocks) {
+    const auto bytes = static_cast<std::size_t>(blocks * cpu.block_bytes());
+    for (std::int64_t layer = 0; layer < cpu.layers(); ++layer) {
+      for (const auto* store : {&paged, &gathered}) {
+        EXPECT_EQ(std::memcmp(from_gpu(store->k_block(layer, first), bytes).data(), cpu.k_block(layer, first),
+                              bytes),
+                  0)
+            << "K of layer " << layer << ", from block " << first;
+        EXPECT_EQ(std::memcmp(from_gpu(store->v_block(layer, first), bytes).data(), cpu.v_block(layer, first),
+                              bytes),
+                  0)
+            << "V of layer " << layer << ", from block " << first;
+      }
+    }
+  }
+  void expect_same_pools() { expect_same_blocks(0, shape_.blocks); }
+
+  Open<PagedKvStore> cpu;
+  Open<CudaPagedKvStore> paged, gathered;
+
+ private:
+  std::int64_t pool_bytes() const { return model_.config().layers * shape_.blocks * cpu.block_bytes(); }
+
+  Bytes from_gpu(const std::byte* data, std::size_t count) const {
+    Bytes bytes(count);
+    cuda::check(cudaMemcpyAsync(bytes.data(), data, count, cudaMemcpyDeviceToHost, device_.stream()),
+                "copying from the GPU");
+    device_.synchronize();
+    return bytes;
+  }
+
+  void attend_contiguous(std::int64_t layer, const Matrix& q, Matrix& out) {
+    std::vector<std::int64_t> first_slots;
+    Bytes k, v;  // [tokens, kv_heads, head_dim] of all sequences
+    const std::int64_t row_bytes = model_.kv_width() * size_of(dtype_);
+    for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
+      first_slots.push_back(std::ssize(k) / row_bytes);
+      const Bytes& all_k = model_.stored_k(plan_->sequences[s], layer);
+      const Bytes& all_v = model_.stored_v(plan_->sequences[s], layer);
+      const std::ptrdiff_t used = plan_->context_len[s] * row_bytes;
+      k.insert(k.end(), all_k.begin(), all_k.begin() + used);
+      v.insert(v.end(), all_v.begin(), all_v.begin() + used);
+    }
+    cuda::Upload<std::byte> gpu_k, gpu_v;
+    cuda::Upload<std::int64_t> gpu_first;
+    contiguous_.run({gpu_k(k, device_.stream()), gpu_v(v, device_.stream())},
+                    {.first_slot = gpu_first(first_slots, device_.stream())}, q.data, q.stride, out.data,
+                    out.stride);
+    device_.synchronize();  // they go
+  }
+
+  void expect_near(const Bytes& answers, const Matrix& right, std::int64_t rows) const {
+    std::int64_t wrong = 0;
+    const std::byte* at = answers.data();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t col = 0; col < right.cols; ++col, at += size_of(dtype_)) {
+        const float distance = std::abs(read_number(dtype_, at) - right.row(row)[col]);
+        if (!(distance <= tolerance(dtype_))) ++wrong;  // NaN is
+      }
+    }
+    EXPECT_EQ(wrong, 0) << "numbers are not near the CPU's answers, in " << name_of(dtype_);
+  }
+
+  MadeUpLayers& model_;
+  PagedShape shape_;
+  DType dtype_;
+  const cuda::Device& device_;
+  cuda::Attention contiguous_;
+  const PassPlan* plan_ = nullptr;
+};
+
+/// A paged cache on both devices and the layers that use it.
+struct PagedCache {
+  PagedCache(MadeUpLayers& model, std::int64_t blocks, std::int64_t block_size, const cuda::Device& device,
+             DebugFill fill = DebugFill::none, DType dtype = DType::f32)
+      : layers(model),
+        shape{blocks, block_size, model.bytes_per_token()},
+        manager(shape),
+        stores(model, shape, dtype, fill, device) {
+    stores.spoil(0);  // as the CPU's memory is: a block that nothing has written holds the same bytes
+  }
+
+  void pass(const std::vector<Length>& lengths) { layers.pass(manager, stores, lengths); }
+  std::optional<PassPlan> plan(const std::vector<Length>& lengths) { return layers.plan(manager, lengths); }
+
+  MadeUpLayers& layers;
+  PagedShape shape;
+  PagedManager manager;
+  TwinStores stores;
+};
+
+class CudaPagedKvStoreTest : public OnGpu {
+ protected:
+  MadeUpLayers made_up(std::int32_t sequences, std::int64_t tokens, std::int64_t layers = 2,
+                       AttentionShape heads = {4, 2, 16}, DType dtype = DType::f32) {
+    MadeUpLayers model(layers, heads, dtype);
+    for (std::int32_t sequence = 0; sequence < sequences; ++sequence)
+      model.add(sequence, tokens, static_cast<std::uint32_t>(random_()) % 1'000'000);
+    return model;
+  }
+
+  std::uint32_t seed_ = std::random_device{}();
+  std::mt19937 random_{seed_};
+
+ private:
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "seed " + std::to_string(seed_)};
+};
+
+TEST_F(CudaPagedKvStoreTest, BlocksHoldTheBytesOfTheCpuAndEveryWayToAttendHasTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (!has(dtype)) continue;
+    MadeUpLayers layers = made_up(3, 80, 2, {4, 2, 32}, dtype);
+    for (const std::int64_t block_size : {1, 2, 3, 7, 8, 16, 17}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", block size " + std::to_string(block_size));
+      PagedCache cache(layers, 170, block_size, device(), DebugFill::none, dtype);
+      cache.pass({{0, 1}, {1, 33}});           // prefill
+      cache.pass({{2, 80}, {0, 2}, {1, 34}});  // prefill and decode
+      cache.pass({{0, 3}, {1, 35}});           // decode: the slots are made on the GPU
+      cache.pass({{1, 60}, {0, 20}});          // chunks
+      cache.stores.expect_same_pools();
+    }
+  }
+}
+
+// KN8.
+TEST_F(CudaPagedKvStoreTest, PrefillsOfEveryLengthAgreeForEveryNumberOfKvHeads) {
+  for (const std::int64_t kv_heads : {1, 2, 3, 8}) {
+    MadeUpLayers layers = made_up(1, 130, 1, {8 / kv_heads * kv_heads, kv_heads, 8});
+    PagedCache cache(layers, 9, 16, device());
+    for (const std::int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130}) {
+      SCOPED_TRACE(std::to_string(kv_heads) + " K/V heads, length " + std::to_string(length));
+      cache.pass({{0, length}});
+      cache.manager.free(0);
+    }
+    cache.stores.expect_same_pools();
+  }
+}
+
+// KN1: the pools full of NaN, or of keys that would take the whole softmax.
+TEST_F(CudaPagedKvStoreTest, TheUnusedSlotsOfTheLastBlockTakeNoPart) {
+  for (const std::int64_t block_size : {1, 4, 7}) {
+    MadeUpLayers layers = made_up(2, 3 * block_size + 2, 1);
+    for (const float value : {kNan, 6e4F}) {
+      PagedCache cache(layers, 8, block_size, device());
+      for (std::int64_t length = 1; length <= 3 * block_size; ++length) {
+        cache.stores.spoil(value);
+        cache.pass({{0, length}, {1, 3 * block_size + 1 - length}});
+        cache.pass({{1, 3 * block_size + 2 - length}, {0, length + 1}});
+        cache.manager.free(0);
+        cache.manager.free(1);
+      }
+      cache.stores.expect_same_pools();
+    }
+  }
+}
+
+TEST_F(CudaPagedKvStoreTest, FreshBlocksAreFilledAsOnTheCpuAndNoAnswerChanges) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (!has(dtype)) continue;
+    MadeUpLayers layers = made_up(2, 40, 2, {4, 2, 16}, dtype);
+    for (const DebugFill fill : {DebugFill::none, DebugFill::nan, DebugFill::huge}) {
+      PagedCache cache(layers, 12, 4, device(), fill, dtype);
+      cache.pass({{0, 5}, {1, 4}});
+      cache.pass({{0, 6}, {1, 5}});
+      cache.stores.expect_same_pools();
+      cache.pass({{1, 13}, {0, 7}});
+      cache.manager.free(1);
+      cache.pass({{0, 40}});
+      cache.stores.expect_same_pools();
+    }
+  }
+}
+
+// KN2.
+TEST_F(CudaPagedKvStoreTest, PaddingRowsAreWrittenNowhere) {
+  MadeUpLayers layers = made_up(3, 20);
+  for (const std::int64_t padding : {1, 4, 5}) {
+    for (const std::int64_t longer : {1, 3}) {  // the slots of decode steps are made on the GPU
+      PagedCache cache(layers, 12, 4, device());
+      cache.pass({{0, 20}, {1, 8}, {2, 12}});  // every block but two has an owner, the first among them
+      PassPlan plan = cache.plan({{1, 8 + longer}, {2, 12 + longer}}).value();
+      ASSERT_EQ(cache.manager.blocks().free, 0);
+      for (std::int64_t row = 0; row < padding; ++row) {
+        plan.token_ids.push_back(0);
+        plan.positions.push_back(0);
+        plan.slots.push_back(-1);
+      }
+      layers.send(cache.stores, plan);
+      cache.stores.expect_same_pools();
+    }
+  }
+}
+
+// KN5.
+TEST_F(CudaPagedKvStoreTest, TableEntriesBeyondTheContextAreNeverFollowed) {
+  MadeUpLayers layers = made_up(3, 60);
+  for (const std::int32_t garbage : {-1, std::numeric_limits<std::int32_t>::max(), 29}) {
+    PagedCache cache(layers, 30, 4, device());
+    cache.stores.spoil(kNan);  // block 29 among them
+    cache.pass({{0, 41}, {1, 4}, {2, 7}});
+    PassPlan plan = cache.plan({{0, 42}, {1, 5}, {2, 8}}).value();
+    ASSERT_EQ(plan.table_width, 16);
+    for (std::size_t s = 0; s < 3; ++s) {
+      const std::int64_t used = cache.shape.blocks_for(plan.context_len[s]);
+      std::fill(plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * 16 + used,
+                plan.block_table.begin() + static_cast<std::ptrdiff_t>(s + 1) * 16, garbage);
+    }
+    layers.send(cache.stores, plan);
+  }
+}
+
+TEST_F(CudaPagedKvStoreTest, ABlockIsCopiedInEveryLayerBeforeThePassWrites) {
+  MadeUpLayers layers = made_up(1, 20, 3);
+  PagedCache cache(layers, 6, 4, device());
+  cache.pass({{0, 6}});
+  // The partial last block moves to block 5, and the next token goes there.
+  PassPlan plan = cache.plan({{0, 7}}).value();
+  plan.copies.push_back({1, 5});
+  plan.block_table = {0, 5};
+  plan.slots = {5 * 4 + 2};
+  layers.send(cache.stores, plan);
+  cache.stores.expect_same_pools();
+}
+
+// KN4: more than 2^31 numbers in a layer, and layers further apart than one copy can step over. Attention
+// runs on tensor cores with heads of 64 and 128.
+TEST_F(CudaPagedKvStoreTest, TheHighestBlocksOfAHugePoolHoldTheirOwnRowsAndAreCopied) {
+  constexpr std::int64_t kNumbers = 2'150'000'000, kBlockSize = 64;  // of K in one layer
+  static_assert(kNumbers > (std::int64_t{1} << 31));
+  constexpr std::int64_t kPoolBytes = kNumbers * 2 * 2 * 2;  // K and V, two layers, f16
+  if (device().free_memory() < 2 * kPoolBytes + (1 << 30)) GTEST_SKIP() << "needs 35 GB of the GPU's memory";
+  const std::vector<std::int32_t> ids(2 * kBlockSize + 5);
+  for (const std::int64_t head_dim : {16, 64, 128}) {
+    MadeUpLayers layers = made_up(1, std::ssize(ids), 2, {2, 1, head_dim}, DType::f16);
+    const auto blocks = static_cast<std::int32_t>(kNumbers / (kBlockSize * head_dim) + 1);
+    const PagedShape shape{blocks, kBlockSize, layers.bytes_per_token()};
+    TwinStores stores(layers, shape, DType::f16, DebugFill::nan, device());
+    for (const std::int32_t first : {0, 65'535, blocks - 4}) {
+      SCOPED_TRACE("heads of " + std::to_string(head_dim) + ", blocks from " + std::to_string(first));
+      const std::vector<std::int32_t> table{first + 2, first, first + 1};
+      PassPlan plan;
+      plan.add(0, ids, 0);
+      plan.fresh_blocks = table;
+      plan.add_slots(table, kBlockSize);
+      const std::vector<std::int32_t>* rows[] = {&table};
+      plan.set_block_table(rows);
+      layers.send(stores, plan);
+      // The last token is decoded once more.
+      PassPlan decode;
+      decode.add(0, ids, static_cast<std::int32_t>(ids.size()) - 1);
+      decode.add_slots(table, kBlockSize);
+      decode.set_block_table(rows);
+      layers.send(stores, decode);
+      // The first block is copied behind the others, and its last token written again there.
+      PassPlan copying;
+      copying.add(0, std::span(ids).first(kBlockSize), kBlockSize - 1);
+      copying.copies = {{table[0], first + 3}};
+      const std::vector<std::int32_t> copied{first + 3};
+      copying.add_slots(copied, kBlockSize);
+      const std::vector<std::int32_t>* copied_rows[] = {&copied};
+      copying.set_block_table(copied_rows);
+      layers.send(stores, copying);
+      stores.expect_same_blocks(first, 4);
+    }
+    stores.expect_same_blocks(0, 4);
+  }
+}
+
+TEST_F(CudaPagedKvStoreTest, ManySequencesThatComeGrowAndGoAlwaysAgree) {
+  MadeUpLayers layers = made_up(6, 48, 1);
+  PagedCache cache(layers, 40, 3, device(), DebugFill::nan);
+  for (int operation = 0; operation < 100 && !HasFailure(); ++operation) {
+    const auto sequence = static_cast<std::int32_t>(random_() % 6);
+    const std::int64_t length = cache.manager.length(sequence);
+    if (length == 48 || random_() % 6 == 0) {
+      cache.manager.free(sequence);
+      continue;
+    }
+    const std::int64_t wanted =
+        std::min<std::int64_t>(48, length + 1 + static_cast<std::int64_t>(random_() % 9));
+    const std::optional<PassPlan> plan = cache.plan({{sequence, wanted}});
+    if (!plan) continue;
+    layers.send(cache.stores, *plan);
+    cache.manager.commit(*plan);
+  }
+  cache.stores.expect_same_pools();
+}
+
+// SW7: what a pass sends to the GPU must not be overwritten by the next one before it is there.
+TEST_F(CudaPagedKvStoreTest, TwoBatchesInTurnWithoutEverWaitingHaveTheAnswersOfWaitingEachTime) {
+  constexpr std::int64_t kPasses = 1000, kMostRows = 8, kTokens = 60;
+  MadeUpLayers model = made_up(0, 0, 1);
+  const PagedShape shape{80, 4, model.bytes_per_token()};
+
+  // Sequences 0 and 1, then 2 and 3, in turn; one grows by a token, the other now and then by several.
+  PagedManager manager(shape);
+  const std::vector<std::int32_t> ids(kTokens);
+  std::vector<PassPlan> plans;
+  for (std::int64_t pass = 0; pass < kPasses; ++pass) {
+    std::vector<Work> work;
+    const auto first = static_cast<std::int32_t>(pass % 2 * 2);
+    for (const std::int32_t sequence : {first, first + 1}) {
+      const std::int64_t more = sequence % 2 == 1 && random_() % 4 == 0 ? 1 + random_() % 6 : 1;
+      std::int64_t length = manager.length(sequence) + more;
+      if (length > kTokens) {
+        manager.free(sequence);
+        length = 1;
+      }
+      work.push_back({sequence, std::span(ids).first(static_cast<std::size_t>(length))});
+    }
+    plans.push_back(manager.plan(work).value());
+    manager.commit(plans.back());
+  }
+
+  Matrix numbers = MadeUpLayers::matrix_of(kPasses + kMostRows, model.q_width() + 2 * model.kv_width());
+  for (std::int64_t row = 0; row < numbers.rows; ++row) {
+    for (std::int64_t col = 0; col < numbers.cols; ++col)
+      numbers.row(row)[col] = static_cast<float>(random_() % 2001) / 1000 - 1;
+  }
+  const Matrix qkv = matrix_on_gpu(numbers, DType::f32, device());  // [row, (q, k, v)]
+  const auto part = [&](std::int64_t pass, std::int64_t col, std::int64_t cols) {
+    Matrix matrix = qkv;
+    matrix.data = static_cast<float*>(qkv.data) + pass * qkv.stride + col;
+    matrix.rows = plans[static_cast<std::size_t>(pass)].tokens();
+    matrix.cols = cols;
+    return matrix;
+  };
+  for (const AttentionPath path : {AttentionPath::paged, AttentionPath::gather}) {
+    const auto answers = [&](bool wait) {
+      CudaPagedKvStore store(model.config(), shape, DType::f32, {.attention = path}, device());
+      Matrix out =
+          matrix_on_gpu(MadeUpLayers::matrix_of(kPasses * kMostRows, model.q_width()), DType::f32, device());
+      for (std::int64_t pass = 0; pass < kPasses; ++pass) {
+        store.begin(plans[static_cast<std::size_t>(pass)]);
+        store.write(0, part(pass, model.q_width(), model.kv_width()),
+                    part(pass, model.q_width() + model.kv_width(), model.kv_width()));
+        Matrix rows = out;
+        rows.data = static_cast<float*>(out.data) + pass * kMostRows * out.stride;
+        store.attend(0, part(pass, 0, model.q_width()), rows);
+        store.end();
+        if (wait) device().synchronize();
+      }
+      return rows_of(out, out.rows, DType::f32, device());
+    };
+    EXPECT_TRUE(answers(false) == answers(true));
+  }
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,327 @@
+// Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte,
+// while the GPU computes and the host waits for nothing. V is clearly unlike K, so that one taken for the
+// other shows.
+#include "step4_prefix_cache/cuda_tiered_kv_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "step4_prefix_cache/prefix_caching_manager.h"
+#include "step4_prefix_cache/tiered_kv_store.h"
+#include "tests/support/cache_in_play.h"
+#include "tests/support/gpu.h"
+#include "tests/support/gpu_matrix.h"
+#include "tests/support/random_numbers.h"
+
+namespace kvcache {
+namespace {
+
+ModelConfig config_of(std::int64_t layers, AttentionShape heads) {
+  ModelConfig config;
+  config.layers = layers;
+  config.heads = heads.heads;
+  config.kv_heads = heads.kv_heads;
+  config.head_dim = heads.head_dim;
+  return config;
+}
+
+/// What a few passes bring, made up, on both devices: numbers for q, K and V. Pass after pass takes the next
+/// of them.
+class MadeUpPasses {
+ public:
+  MadeUpPasses(const ModelConfig& config, std::int64_t most_rows, DType dtype, std::uint32_t seed,
+               const cuda::Device& device)
+      : config_(config), dtype_(dtype) {
+    for (std::size_t n = 0; n < 3 * static_cast<std::size_t>(config.layers); ++n) {
+      Numbers& made = numbers_.emplace_back();
+      const std::int64_t kv_width = config.kv_heads * config.head_dim;
+      made.k = rounded(most_rows * kv_width, ++seed);
+      made.v = made.k;
+      for (float& number : made.v) number = round_to(dtype, number * -100);
+      made.gpu_k = matrix_on_gpu(of(made.k, most_rows, kv_width), dtype, device);
+      made.gpu_v = matrix_on_gpu(of(made.v, most_rows, kv_width), dtype, device);
+    }
+  }
+
+  /// K and V of layer `layer` of pass `pass`.
+  Matrix k(std::int64_t pass, std::int64_t layer, std::int64_t rows) {
+    return of(at(pass, layer).k, rows, config_.kv_heads * config_.head_dim);
+  }
+  Matrix v(std::int64_t pass, std::int64_t layer, std::int64_t rows) {
+    return of(at(pass, layer).v, rows, config_.kv_heads * config_.head_dim);
+  }
+  Matrix gpu_k(std::int64_t pass, std::int64_t layer, std::int64_t rows) {
+    return first_rows(at(pass, layer).gpu_k, rows);
+  }
+  Matrix gpu_v(std::int64_t pass, std::int64_t layer, std::int64_t rows) {
+    return first_rows(at(pass, layer).gpu_v, rows);
+  }
+
+ private:
+  struct Numbers {
+    std::vector<float> k, v;  // [most_rows, kv_heads, head_dim]
+    Matrix gpu_k, gpu_v;
+  };
+  Numbers& at(std::int64_t pass, std::int64_t layer) {
+    return numbers_[static_cast<std::size_t>(pass + layer) % numbers_.size()];
+  }
+  std::vector<float> rounded(std::int64_t count, std::uint32_t seed) const {
+    std::vector<float> numbers = random_numbers(static_cast<std::size_t>(count), seed * 7919);
+    for (float& number : numbers) number = round_to(dtype_, number);
+    return numbers;
+  }
+  static Matrix of(std::vector<float>& numbers, std::int64_t rows, std::int64_t cols) {
+    Matrix matrix;
+    matrix.data = numbers.data();
+    matrix.rows = rows;
+    matrix.cols = matrix.stride = cols;
+    return matrix;
+  }
+  static Matrix first_rows(Matrix matrix, std::int64_t rows) {
+    matrix.rows = rows;
+    return matrix;
+  }
+
+  const ModelConfig& config_;
+  DType dtype_;
+  std::vector<Numbers> numbers_;
+};
+
+/// A step 4 cache with a store on each device that get the same.
+class TieredTwins {
+ public:
+  struct Sizes {
+    std::int64_t blocks, block_size, host_blocks;
+  };
+  TieredTwins(const ModelConfig& config, const Sizes& sizes, DType dtype, DebugFill fill,
+              MadeUpPasses& passes, const cuda::Device& device)
+      : manager({sizes.blocks, sizes.block_size, 1}, {.host_blocks = sizes.host_blocks}),
+        cpu(config, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
+            {AttentionPath::paged, fill}, pool_),
+        gpu(config, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
+            {AttentionPath::paged, fill}, device),
+        config_(config),
+        passes_(passes) {}
+
+  PassPlan plan(std::int32_t sequence, const Tokens& tokens) {
+    const Work work{sequence, tokens};
+    return manager.plan({&work, 1}).value();
+  }
+  void begin(const PassPlan& plan) {
+    cpu.begin(plan);
+    gpu.begin(plan);
+  }
+  /// Writes K and V of a plan that has begun, and commits it.
+  void finish(const PassPlan& plan) {
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      cpu.write(layer, passes_.k(passes_run_, layer, plan.tokens()),
+                passes_.v(passes_run_, layer, plan.tokens()));
+      gpu.write(layer, passes_.gpu_k(passes_run_, layer, plan.tokens()),
+                passes_.gpu_v(passes_run_, layer, plan.tokens()));
+    }
+    cpu.end();
+    gpu.end();
+    manager.commit(plan);
+    ++passes_run_;
+  }
+  PassPlan pass(std::int32_t sequence, const Tokens& tokens) {
+    PassPlan made = plan(sequence, tokens);
+    begin(made);
+    finish(made);
+    return made;
+  }
+
+  /// Of the GPU's blocks, which must hold what the CPU's do.
+  std::vector<std::uint64_t> checksums(const std::vector<std::int32_t>& blocks) {
+    std::vector<std::uint64_t> sums;
+    for (const std::int32_t block : blocks) {
+      sums.push_back(gpu.checksum_of_block(block));
+      EXPECT_EQ(sums.back(), cpu.checksum_of_block(block)) << "block " << block;
+    }
+    return sums;
+  }
+  std::uint64_t checksum_of_host_slot(std::int32_t slot) {
+    EXPECT_EQ(gpu.checksum_of_host_slot(slot), cpu.checksum_of_host_slot(slot)) << "slot " << slot;
+    return gpu.checksum_of_host_slot(slot);
+  }
+
+  PrefixCachingManager manager;
+
+ private:
+  ThreadPool pool_{1};
+
+ public:
+  TieredKvStore cpu;
+  CudaTieredKvStore gpu;
+
+ private:
+  const ModelConfig& config_;
+  MadeUpPasses& passes_;
+  std::int64_t passes_run_ = 0;
+};
+
+class CudaTieredKvStoreTest : public OnGpu {
+ protected:
+  std::uint32_t seed_ = std::random_device{}();
+
+ private:
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "seed " + std::to_string(seed_)};
+};
+
+const ModelConfig kSmall = config_of(3, {4, 2, 8});
+
+TEST_F(CudaTieredKvStoreTest, BlocksGoToTheHostTierAndComeBackByteForByte) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    if (!has(dtype)) continue;
+    MadeUpPasses passes(kSmall, 24, dtype, seed_, device());
+    for (const DebugFill fill : {DebugFill::none, DebugFill::nan}) {
+      TieredTwins cache(kSmall, {6, 4, 3}, dtype, fill, passes, device());
+      const Tokens first = unlike_ids(0, 12), second = unlike_ids(1, 24);
+      cache.pass(0, first);
+      const std::vector<std::uint64_t> before = cache.checksums(cache.manager.block_table(0));
+      EXPECT_NE(before[0], before[1]);
+      cache.manager.free(0);
+
+      const PassPlan out = cache.pass(1, second);
+      ASSERT_EQ(out.swaps_out.size(), 3U);
+      for (const BlockCopy& move : out.swaps_out) {
+        EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
+        EXPECT_NE(cache.checksums({move.from})[0], before[static_cast<std::size_t>(move.from)])
+            << "its place in the pool is used for something else";
+      }
+      cache.manager.free(1);
+
+      const PassPlan in = cache.plan(2, joined(first, {7}));
+      ASSERT_EQ(in.swaps_in.size(), 3U);
+      EXPECT_EQ(in.tokens(), 1);
+      cache.begin(in);
+      std::vector<std::int32_t> table = cache.manager.block_table(2);
+      table.resize(3);
+      EXPECT_EQ(cache.checksums(table), before);
+      cache.finish(in);
+      EXPECT_EQ(cache.checksums(table), before) << "the pass writes elsewhere";
+    }
+  }
+}
+
+TEST_F(CudaTieredKvStoreTest, ABlockMovesOutBeforeAnotherMovesIntoItsPlace) {
+  MadeUpPasses passes(kSmall, 8, DType::f32, seed_, device());
+  TieredTwins cache(kSmall, {2, 4, 4}, DType::f32, DebugFill::nan, passes, device());
+  const Tokens p = unlike_ids(0, 5), q = unlike_ids(1, 8);
+  cache.pass(0, p);
+  const std::uint64_t of_p = cache.checksums({cache.manager.block_table(0)[0]})[0];
+  cache.manager.free(0);
+  cache.pass(1, q);
+  const std::vector<std::uint64_t> before = cache.checksums({0, 1});
+  cache.manager.free(1);
+  const PassPlan exchange = cache.plan(2, p);  // both blocks of q go, the block of p comes
+  ASSERT_EQ(exchange.swaps_out.size(), 2U);
+  ASSERT_EQ(exchange.swaps_in.size(), 1U);
+  cache.begin(exchange);
+  EXPECT_EQ(cache.checksums({exchange.swaps_in[0].to})[0], of_p);
+  for (const BlockCopy& move : exchange.swaps_out)
+    EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
+  cache.finish(exchange);
+}
+
+TEST_F(CudaTieredKvStoreTest, CopyOnWriteCopiesKAndVOfAllLayersAndLeavesTheOriginal) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (!has(dtype)) continue;
+    MadeUpPasses passes(kSmall, 8, dtype, seed_, device());
+    TieredTwins cache(kSmall, {6, 4, 0}, dtype, DebugFill::nan, passes, device());
+    const Tokens tokens = unlike_ids(0, 7);
+    cache.pass(0, tokens);
+    cache.manager.fork(0, 1);
+    const std::int32_t tail = cache.manager.block_table(0)[1];
+    const std::uint64_t before = cache.checksums({tail})[0];
+    const PassPlan plan = cache.plan(1, joined(tokens, {9}));
+    ASSERT_EQ(plan.copies.size(), 1U);
+    cache.begin(plan);
+    EXPECT_EQ(cache.checksums({plan.copies[0].to})[0], before);
+    cache.finish(plan);
+    EXPECT_NE(cache.checksums({plan.copies[0].to})[0], before) << "the fork has written its token";
+    EXPECT_EQ(cache.checksums({tail})[0], before) << "and not where the other reads";
+  }
+}
+
+/// Large enough for a move to take a while, and for a race to show.
+const ModelConfig kLarge = config_of(8, {8, 8, 64});
+
+// SW1: six blocks for four prompts of three, which push each other out to the host tier again and again.
+TEST_F(CudaTieredKvStoreTest, BlocksReusedAtOnceOverManyPassesKeepWhatIsTheirs) {
+  constexpr std::int64_t kBlockSize = 16, kPrompt = 3 * kBlockSize, kRounds = 60;
+  constexpr std::int64_t kScratchBytes = 256 << 20;
+  const cuda::DeviceBuffer<std::byte> scratch(kScratchBytes, "a test");
+  MadeUpPasses passes(kLarge, kPrompt + 1, DType::f32, seed_, device());
+  // The GPU is behind the host, or it is idle when the moves come.
+  for (const bool behind : {true, false}) {
+    SCOPED_TRACE(behind ? "the GPU is behind" : "the GPU is idle");
+    TieredTwins cache(kLarge, {6, kBlockSize, 16}, DType::f32, DebugFill::none, passes, device());
+    for (std::int32_t round = 0; round < kRounds; ++round) {
+      if (behind) {
+        cuda::check(cudaMemsetAsync(scratch.data(), round, static_cast<std::size_t>(kScratchBytes), stream()),
+                    "keeping the GPU busy");
+      }
+      cache.pass(round, joined(unlike_ids(round % 4, kPrompt), {100'000 + round}));
+      cache.manager.free(round);
+    }
+    EXPECT_GT(cache.manager.counters().swaps_in, kRounds);
+    for (std::int32_t prompt = 0; prompt < 4; ++prompt) {
+      const std::int32_t sequence = static_cast<std::int32_t>(kRounds) + prompt;
+      const PassPlan back = cache.plan(sequence, joined(unlike_ids(prompt, kPrompt), {200'000}));
+      EXPECT_EQ(back.tokens(), 1) << "nothing is lost";
+      cache.begin(back);
+      std::vector<std::int32_t> table = cache.manager.block_table(sequence);
+      table.resize(3);
+      cache.checksums(table);
+      cache.finish(back);
+      cache.manager.free(sequence);
+    }
+  }
+}
+
+// SW1 and SW7, seen from the answers: waiting after every pass must change none.
+TEST_F(CudaTieredKvStoreTest, TheAnswersAreThoseOfWaitingAfterEveryPass) {
+  constexpr std::int64_t kBlockSize = 16, kPrompt = 3 * kBlockSize, kRounds = 60;
+  MadeUpPasses passes(kLarge, kPrompt + 1, DType::f32, seed_, device());
+  const std::int64_t width = kLarge.heads * kLarge.head_dim;
+  const auto answers = [&](bool wait) {
+    PrefixCachingManager manager({6, kBlockSize, 1}, {.host_blocks = 16});
+    CudaTieredKvStore store(kLarge, {6, kBlockSize, 1}, 16, DType::f32, {}, device());
+    std::vector<PassPlan> plans;
+    plans.reserve(kRounds);
+    const auto count = kRounds * (kPrompt + 1) * width;
+    const cuda::DeviceBuffer<float> out(count, "a test");  // [rounds, kPrompt + 1, width]
+    cuda::check(cudaMemsetAsync(out.data(), 0, static_cast<std::size_t>(count) * sizeof(float), stream()),
+                "clearing the answers");
+    for (std::int32_t round = 0; round < kRounds; ++round) {
+      const Tokens tokens = joined(unlike_ids(round % 4, kPrompt), {100'000 + round});
+      const Work work{round, tokens};
+      const PassPlan& plan = plans.emplace_back(manager.plan({&work, 1}).value());
+      store.begin(plan);
+      for (std::int64_t layer = 0; layer < kLarge.layers; ++layer) {
+        store.write(layer, passes.gpu_k(round, layer, plan.tokens()),
+                    passes.gpu_v(round, layer, plan.tokens()));
+        Matrix answer;  // of the last layer: K and V of the others are read and their answers overwritten
+        answer.data = out.data() + round * (kPrompt + 1) * width;
+        answer.rows = plan.tokens();
+        answer.cols = answer.stride = width;
+        store.attend(layer, passes.gpu_k(round + 1, layer, plan.tokens()), answer);
+      }
+      store.end();
+      manager.commit(plan);
+      manager.free(round);
+      if (wait) device().synchronize();
+    }
+    return from_gpu(out.data(), count);
+  };
+  const std::vector<float> right = answers(true);
+  const std::vector<float> got = answers(false);
+  EXPECT_EQ(std::memcmp(got.data(), right.data(), got.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace kvcache

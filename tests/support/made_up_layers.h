@@ -1,0 +1,156 @@
+/// @file
+/// What a model's layers would send to a store, made up: q, k and v of whole sequences. Every pass through a
+/// store is held against attention over keys and values that lie one after the other, bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "common/cpu/attention.h"
+#include "common/kv/kv_manager.h"
+#include "common/kv/kv_store.h"
+#include "common/model/config.h"
+#include "tests/support/random_numbers.h"
+
+namespace kvcache {
+
+class MadeUpLayers {
+ public:
+  MadeUpLayers(std::int64_t layers, AttentionShape shape, DType dtype = DType::f32)
+      : shape_(shape), dtype_(dtype), pool_(std::make_unique<ThreadPool>(1)) {
+    config_.layers = layers;
+    config_.heads = shape.heads;
+    config_.kv_heads = shape.kv_heads;
+    config_.head_dim = shape.head_dim;
+  }
+  // A store keeps references to both.
+  const ModelConfig& config() const { return config_; }
+  ThreadPool& pool() { return *pool_; }
+  std::int64_t bytes_per_token() const { return config_.kv_bytes_per_token(size_of(dtype_)); }
+
+  /// Makes up a sequence of up to `tokens` tokens; equal seeds, equal numbers.
+  void add(std::int32_t sequence, std::int64_t tokens, std::uint32_t seed) {
+    std::vector<Layer> layers(static_cast<std::size_t>(config_.layers));
+    for (Layer& layer : layers) {
+      layer.q = random_numbers(static_cast<std::size_t>(tokens * q_width()), ++seed * 7919);
+      layer.k = random_numbers(static_cast<std::size_t>(tokens * kv_width()), seed * 7919 + 1);
+      layer.v = random_numbers(static_cast<std::size_t>(tokens * kv_width()), seed * 7919 + 2);
+      layer.stored_k = stored(layer.k, dtype_);
+      layer.stored_v = stored(layer.v, dtype_);
+      layer.out.resize(layer.q.size());
+      const AttentionSequence all{0, tokens, tokens, {}};
+      attention(shape_, {dtype_, layer.stored_k.data(), layer.stored_v.data()}, {&all, 1}, layer.q.data(),
+                layer.out.data(), q_width(), dtype_, *pool_);
+    }
+    sequences_[sequence] = std::move(layers);
+    token_ids_.resize(std::max(token_ids_.size(), static_cast<std::size_t>(tokens)));
+    std::iota(token_ids_.begin(), token_ids_.end(), 0);
+  }
+
+  /// How long a sequence is to be after a pass.
+  struct Length {
+    std::int32_t sequence;
+    std::int64_t tokens;
+  };
+
+  std::optional<PassPlan> plan(KvManager& manager, const std::vector<Length>& lengths) const {
+    std::vector<Work> work;
+    for (const Length& wanted : lengths) {
+      work.push_back({wanted.sequence, std::span(token_ids_).first(static_cast<std::size_t>(wanted.tokens))});
+    }
+    return manager.plan(work);
+  }
+
+  /// Sends a plan's rows through all layers of `store` and expects the right bits of each. Rows behind the
+  /// last sequence are padding: NaN.
+  void send(KvStore& store, const PassPlan& plan) const {
+    store.begin(plan);
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      const auto numbers_of = [&](auto member, std::int64_t width) {
+        Matrix matrix = matrix_of(plan.tokens(), width);
+        for_each_row(plan, layer, [&](std::int64_t row, const Layer& from, std::int64_t position) {
+          std::memcpy(matrix.row(row), &(from.*member)[static_cast<std::size_t>(position * width)],
+                      bytes(width));
+        });
+        return matrix;
+      };
+      store.write(layer, numbers_of(&Layer::k, kv_width()), numbers_of(&Layer::v, kv_width()));
+      Matrix out = matrix_of(plan.tokens(), q_width());
+      store.attend(layer, numbers_of(&Layer::q, q_width()), out);
+      for_each_row(plan, layer, [&](std::int64_t row, const Layer& right, std::int64_t position) {
+        EXPECT_EQ(std::memcmp(out.row(row), &right.out[static_cast<std::size_t>(position * q_width())],
+                              bytes(q_width())),
+                  0)
+            << "layer " << layer << ", row " << row << ", position " << position;
+      });
+    }
+    store.end();
+  }
+
+  /// Plans, sends and commits one pass.
+  void pass(KvManager& manager, KvStore& store, const std::vector<Length>& lengths) const {
+    const std::optional<PassPlan> planned = plan(manager, lengths);
+    ASSERT_TRUE(planned) << "the pass does not fit";
+    send(store, *planned);
+    manager.commit(*planned);
+  }
+
+  /// K and V of one sequence and layer as they should lie in memory, [tokens, kv_heads, head_dim].
+  const std::vector<std::byte>& stored_k(std::int32_t sequence, std::int64_t layer) const {
+    return sequences_.at(sequence)[static_cast<std::size_t>(layer)].stored_k;
+  }
+  const std::vector<std::byte>& stored_v(std::int32_t sequence, std::int64_t layer) const {
+    return sequences_.at(sequence)[static_cast<std::size_t>(layer)].stored_v;
+  }
+
+  std::int64_t q_width() const { return shape_.heads * shape_.head_dim; }
+  std::int64_t kv_width() const { return shape_.kv_heads * shape_.head_dim; }
+
+  /// [rows, cols] of NaN on the CPU; rows do not touch, and lie at odd distances.
+  static Matrix matrix_of(std::int64_t rows, std::int64_t cols) {
+    Matrix matrix;
+    matrix.rows = matrix.capacity = rows;
+    matrix.cols = cols;
+    matrix.stride = cols + 19;
+    const auto numbers = std::make_shared<std::vector<float>>(static_cast<std::size_t>(rows * matrix.stride),
+                                                              std::numeric_limits<float>::quiet_NaN());
+    matrix.data = numbers->data();
+    matrix.memory = numbers;
+    return matrix;
+  }
+
+ private:
+  struct Layer {
+    std::vector<float> q, k, v;                 // [tokens, heads or kv_heads, head_dim]
+    std::vector<std::byte> stored_k, stored_v;  // as they lie in memory
+    std::vector<float> out;                     // [tokens, heads, head_dim], the right answer
+  };
+
+  static std::size_t bytes(std::int64_t width) { return static_cast<std::size_t>(width) * sizeof(float); }
+
+  /// Calls action(row, layer, position) for each row of the plan that belongs to a sequence.
+  template <typename Action>
+  void for_each_row(const PassPlan& plan, std::int64_t layer, Action action) const {
+    for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+      const Layer& of = sequences_.at(plan.sequences[s])[static_cast<std::size_t>(layer)];
+      for (std::int64_t row = plan.row_begin[s]; row < plan.row_begin[s + 1]; ++row)
+        action(row, of, plan.positions[static_cast<std::size_t>(row)]);
+    }
+  }
+
+  AttentionShape shape_;
+  DType dtype_;
+  std::unique_ptr<ThreadPool> pool_;
+  ModelConfig config_;
+  std::map<std::int32_t, std::vector<Layer>> sequences_;  // [layers] of each
+  std::vector<std::int32_t> token_ids_;
+};
+
+}  // namespace kvcache

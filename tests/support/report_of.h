@@ -1,0 +1,37 @@
+/// @file
+/// What a step's binary answers: its JSON report, or one line that says what is wrong.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/run_program.h"
+
+namespace kvcache {
+
+/// The report of `step` with `arguments` and --json; nothing but the report is printed.
+inline nlohmann::json report_of(const std::string& step, std::vector<std::string> arguments,
+                                Gpu gpu = Gpu::hidden) {
+  arguments.emplace_back("--json");
+  const ProgramResult result = run_step(step, arguments, gpu);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  return nlohmann::json::parse(result.out);
+}
+
+/// Exit code `code`, nothing on stdout, and exactly one line on stderr that has every one of `parts`.
+inline void expect_refusal(const std::string& step, const std::vector<std::string>& arguments, int code,
+                           const std::vector<std::string>& parts, Gpu gpu = Gpu::hidden) {
+  const ProgramResult result = run_step(step, arguments, gpu);
+  EXPECT_EQ(result.exit_code, code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  for (const std::string& part : parts)
+    EXPECT_NE(result.err.find(part), std::string::npos) << part << " in: " << result.err;
+}
+
+}  // namespace kvcache
