@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "common/base/number.h"
 #include "common/cpu/reserved_memory.h"
