@@ -10,7 +10,7 @@ namespace kvcache {
 
 CudaNoCacheStore::CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device)
     : dtype_(dtype),
-      width_(config.kv_heads * config.head_dim),
+      width_(config.kv_width()),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
 

@@ -17,7 +17,7 @@ std::unique_ptr<KvStore> make_store(const Program& program) {
   if (program.gpu)
     return std::make_unique<CudaNoCacheStore>(program.model->config(), program.dtype, *program.gpu);
 #endif
-  return std::make_unique<NoCacheStore>(program.model->config(), program.dtype, *program.pool);
+  return std::make_unique<NoCacheStore>(program.model->config(), program.dtype, *program.threads);
 }
 
 }  // namespace

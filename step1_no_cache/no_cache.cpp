@@ -20,7 +20,7 @@ std::optional<PassPlan> NoCacheManager::plan(std::span<const Work> work) {
 
 void NoCacheStore::begin(const PassPlan& plan) {
   plan_ = &plan;
-  const std::int64_t bytes = plan.tokens() * config_.kv_heads * config_.head_dim * size_of(dtype_);
+  const std::int64_t bytes = plan.tokens() * config_.kv_width() * size_of(dtype_);
   k_.resize(static_cast<std::size_t>(bytes));
   v_.resize(static_cast<std::size_t>(bytes));
 }
@@ -37,7 +37,7 @@ void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
     sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = begin}});
   }
   attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()}, sequences,
-            q.row(0), out.row(0), q.stride, dtype_, pool_);
+            q.row(0), out.row(0), q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

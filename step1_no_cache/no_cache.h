@@ -16,7 +16,7 @@ namespace kvcache {
 /// Plans every pass from the first token on.
 class NoCacheManager final : public KvManager {
  public:
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan&) override {}
   void abort(const PassPlan&) override {}
   void free(std::int32_t) override {}
@@ -28,8 +28,8 @@ class NoCacheManager final : public KvManager {
 class NoCacheStore final : public KvStore {
  public:
   /// @param dtype  type that K and V are rounded to, as a cache of that type would
-  NoCacheStore(const ModelConfig& config, DType dtype, ThreadPool& pool)
-      : config_(config), dtype_(dtype), pool_(pool) {}
+  NoCacheStore(const ModelConfig& config, DType dtype, ThreadPool& threads)
+      : config_(config), dtype_(dtype), threads_(threads) {}
 
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
@@ -38,7 +38,7 @@ class NoCacheStore final : public KvStore {
  private:
   const ModelConfig& config_;
   DType dtype_;
-  ThreadPool& pool_;
+  ThreadPool& threads_;
   const PassPlan* plan_ = nullptr;
   std::vector<std::byte> k_, v_;  // [tokens, kv_heads, head_dim] of one layer
 };

@@ -11,7 +11,7 @@ namespace kvcache {
 CudaFlatCacheStore::CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
                                        const cuda::Device& device)
     : dtype_(dtype),
-      width_(config.kv_heads * config.head_dim),
+      width_(config.kv_width()),
       layer_bytes_(shape.sequences * shape.max_seq_len * width_ * size_of(dtype)),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype),

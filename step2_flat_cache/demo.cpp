@@ -15,10 +15,7 @@ void print_reservations(const Report& report, std::int64_t max_seq_len) {
   std::int64_t filled_by_all = 0;
   for (std::size_t s = 0; s < report.sequences.size(); ++s) {
     const SequenceReport& sequence = report.sequences[s];
-    // The last id is never fed back, so it has no K and V.
-    const auto outputs = static_cast<std::int64_t>(sequence.output_ids.size());
-    const std::int64_t filled =
-        static_cast<std::int64_t>(sequence.prompt_ids.size()) + std::max<std::int64_t>(0, outputs - 1);
+    const std::int64_t filled = sequence.stored_tokens();
     filled_by_all += filled;
     const std::int64_t cells =
         std::clamp<std::int64_t>((filled * kCells + max_seq_len - 1) / max_seq_len, 1, kCells);

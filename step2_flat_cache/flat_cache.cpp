@@ -111,11 +111,11 @@ const FlatCacheManager::Reservation* FlatCacheManager::find(std::int32_t sequenc
 }
 
 FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
-                               ThreadPool& pool)
+                               ThreadPool& threads)
     : config_(config),
       dtype_(dtype),
-      pool_(pool),
-      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_heads * config.head_dim * size_of(dtype)),
+      threads_(threads),
+      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
       k_(config.layers * layer_bytes_),
       v_(config.layers * layer_bytes_) {}
 
@@ -134,7 +134,7 @@ void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   }
   const KvRows rows{dtype_, k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_};
   attention({config_.heads, config_.kv_heads, config_.head_dim}, rows, sequences, q.row(0), out.row(0),
-            q.stride, dtype_, pool_);
+            q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

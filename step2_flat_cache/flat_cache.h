@@ -28,7 +28,7 @@ class FlatCacheManager final : public KvManager {
   explicit FlatCacheManager(FlatCacheShape shape)
       : shape_(shape), reservations_(static_cast<std::size_t>(shape.sequences)) {}
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
@@ -63,7 +63,7 @@ class FlatCacheStore final : public KvStore {
  public:
   /// Reserves the address space; memory appears as tokens are stored.
   /// @throws RunError when the system does not give it.
-  FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype, ThreadPool& pool);
+  FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype, ThreadPool& threads);
 
   void begin(const PassPlan& plan) override { plan_ = &plan; }
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
@@ -72,7 +72,7 @@ class FlatCacheStore final : public KvStore {
  private:
   const ModelConfig& config_;
   DType dtype_;
-  ThreadPool& pool_;
+  ThreadPool& threads_;
   std::int64_t layer_bytes_;  // of K, or of V
   ReservedMemory k_, v_;      // [layers, sequences, max_seq_len, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;

@@ -46,7 +46,7 @@ std::unique_ptr<KvStore> make_store(const Program& program, const FlatCacheShape
   if (program.gpu)
     return std::make_unique<CudaFlatCacheStore>(program.model->config(), shape, program.dtype, *program.gpu);
 #endif
-  return std::make_unique<FlatCacheStore>(program.model->config(), shape, program.dtype, *program.pool);
+  return std::make_unique<FlatCacheStore>(program.model->config(), shape, program.dtype, *program.threads);
 }
 
 }  // namespace

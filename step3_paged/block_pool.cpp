@@ -2,11 +2,15 @@
 /// See block_pool.h.
 #include "step3_paged/block_pool.h"
 
+#include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace kvcache {
 
 BlockPool::BlockPool(std::int64_t total) {
+  if (total < 0 || total > std::numeric_limits<std::int32_t>::max())
+    throw std::logic_error("a pool of " + std::to_string(total) + " blocks");
   for (std::int64_t id = 0; id < total; ++id) blocks_.push_back({static_cast<std::int32_t>(id), false});
   for (std::int64_t id = total - 1; id >= 0; --id) free_ids_.push_back(static_cast<std::int32_t>(id));
 }
@@ -20,12 +24,17 @@ std::optional<std::int32_t> BlockPool::allocate() {
 }
 
 FreeResult BlockPool::free(std::int32_t id) {
-  if (id < 0 || id >= total()) return FreeResult::not_a_block;
+  if (!is_block(id)) return FreeResult::not_a_block;
   Block& block = blocks_[static_cast<std::size_t>(id)];
   if (!block.in_use) return FreeResult::already_free;
   block.in_use = false;
   free_ids_.push_back(id);
   return FreeResult::freed;
+}
+
+bool BlockPool::in_use(std::int32_t id) const {
+  if (!is_block(id)) throw std::logic_error("the pool has no block " + std::to_string(id));
+  return blocks_[static_cast<std::size_t>(id)].in_use;
 }
 
 void BlockPool::check_invariants() const {
@@ -40,6 +49,11 @@ void BlockPool::check_invariants() const {
                                           : "a block is neither free nor in use");
     }
   }
+}
+
+void give_back(BlockPool& pool, std::int32_t id) {
+  if (pool.free(id) != FreeResult::freed)
+    throw std::logic_error("block " + std::to_string(id) + " is given back and was not in use");
 }
 
 }  // namespace kvcache

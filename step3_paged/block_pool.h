@@ -28,12 +28,13 @@ enum class FreeResult : std::uint8_t {
 class BlockPool {
  public:
   /// All blocks are free.
+  /// @throws std::logic_error for a total that is negative or beyond the ids of 32 bits.
   explicit BlockPool(std::int64_t total);
 
   /// A free block's id, now in use; nothing when all are in use.
-  std::optional<std::int32_t> allocate();
+  [[nodiscard]] std::optional<std::int32_t> allocate();
   /// Gives a block back.
-  FreeResult free(std::int32_t id);
+  [[nodiscard]] FreeResult free(std::int32_t id);
 
   /// Blocks, free or not.
   std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()); }
@@ -41,8 +42,9 @@ class BlockPool {
   std::int64_t free_count() const { return static_cast<std::int64_t>(free_ids_.size()); }
   /// Blocks that were allocated and not freed.
   std::int64_t in_use_count() const { return total() - free_count(); }
-  /// Whether `id`, a block of this pool, is allocated.
-  bool in_use(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].in_use; }
+  /// Whether `id` is allocated.
+  /// @throws std::logic_error that names `id`, for one that is no block of this pool.
+  bool in_use(std::int32_t id) const;
   /// [free_count] the next to be taken first.
   std::vector<std::int32_t> free_in_order() const { return {free_ids_.rbegin(), free_ids_.rend()}; }
 
@@ -50,8 +52,14 @@ class BlockPool {
   void check_invariants() const;
 
  private:
+  bool is_block(std::int32_t id) const { return id >= 0 && id < total(); }
+
   std::vector<Block> blocks_;           // [total]
   std::vector<std::int32_t> free_ids_;  // a stack: the next to be taken is at the back
 };
+
+/// As `pool.free(id)`, for a caller that holds the block.
+/// @throws std::logic_error that names the block, if the pool refuses it: then somebody's table is wrong.
+void give_back(BlockPool& pool, std::int32_t id);
 
 }  // namespace kvcache

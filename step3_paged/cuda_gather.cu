@@ -1,6 +1,9 @@
 /// @file
 /// See cuda_gather.h. A ladder of two kernels, as in common/cuda/scatter.cu: there the row read is known and
-/// the row written is looked up, here it is the other way round.
+/// the row written is looked up, here it is the other way round. gather_plain reaches 527 GB/s and
+/// gather_packs 2,856, where a copy reaches 2,977 (65,536 tokens, 8 KV heads of 128, bf16, H100:
+/// docs/results/2026-11-28-h100-cuda.md). This times them:
+/// build/bin/bench_kernels --benchmark_filter='cuda/(gather|copy)'
 #include "common/cuda/move_rows.cuh"
 #include "step3_paged/cuda_gather.h"
 
@@ -20,16 +23,16 @@ __device__ std::int64_t slot_of(std::int64_t row, const SlotMap& slots, const Ga
 
 /// Rung 1: one thread per number.
 template <typename Bits>
-__global__ void gather_numbers(const Bits* pool, SlotMap slots, std::int64_t width, GatheredKv to,
-                               Bits* gathered) {
+__global__ void gather_plain(const Bits* pool, SlotMap slots, std::int64_t width, GatheredKv to,
+                             Bits* gathered) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t row = number / width, col = number % width;
   if (row >= to.first_slot[to.sequences]) return;
   gathered[number] = pool[slot_of(row, slots, to) * width + col];
 }
 
-/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together: the way through the block table is gone
-/// once per thread, not once per number, and each thread has several loads in flight.
+/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together: each thread
+/// walks the block table once, not once per number, and has several loads in flight.
 __global__ void __launch_bounds__(kMoveThreads)
     gather_packs(KvRows pool, SlotMap slots, unsigned packs, GatheredKv to) {
   const std::int64_t row = row_of_lane();
@@ -53,10 +56,10 @@ void gather_kv(DType dtype, const KvRows& pool, const SlotMap& slots, std::int64
   }
   with_bits(dtype, [&]<typename Bits>() {
     const LaunchShape shape = thread_per_number(to.rows, width);
-    launch("gather_numbers", gather_numbers<Bits>, shape, stream, static_cast<const Bits*>(pool.k), slots,
-           width, to, static_cast<Bits*>(to.k));
-    launch("gather_numbers", gather_numbers<Bits>, shape, stream, static_cast<const Bits*>(pool.v), slots,
-           width, to, static_cast<Bits*>(to.v));
+    launch("gather_plain", gather_plain<Bits>, shape, stream, static_cast<const Bits*>(pool.k), slots, width,
+           to, static_cast<Bits*>(to.k));
+    launch("gather_plain", gather_plain<Bits>, shape, stream, static_cast<const Bits*>(pool.v), slots, width,
+           to, static_cast<Bits*>(to.v));
   });
 }
 

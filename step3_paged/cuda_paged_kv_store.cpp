@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <vector>
 
 #include "common/base/number.h"
@@ -33,12 +32,22 @@ CudaPagedKvStore::CudaPagedKvStore(const ModelConfig& config, const PagedShape& 
       settings_(settings),
       device_(device),
       max_pitch_(max_pitch()),
-      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      row_bytes_(config.kv_width() * size_of(dtype)),
       block_bytes_(shape.block_size * row_bytes_),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_, "the pool's K"),
       v_(config.layers * layer_bytes_, "the pool's V"),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
+
+std::int64_t CudaPagedKvStore::most_bytes_of_attention(const ModelConfig& config, DType dtype,
+                                                       AttentionPath path, std::int64_t tokens,
+                                                       std::int64_t sequences) {
+  const AttentionShape shape{config.heads, config.kv_heads, config.head_dim};
+  const std::int64_t parts = cuda::PartRoom::at_most(shape, tokens, sequences).bytes();
+  if (path == AttentionPath::paged) return parts;
+  const std::int64_t layer_bytes = tokens * config.kv_bytes_per_token(size_of(dtype)) / config.layers;
+  return parts + cuda::DeviceBuffer<std::byte>::most_room(layer_bytes);
+}
 
 void CudaPagedKvStore::begin(const PassPlan& plan) {
   prepare_blocks(plan, device_.stream());
@@ -61,7 +70,8 @@ void CudaPagedKvStore::send(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
-/// A decode step's slots follow from what the GPU has; a prefill's are sent.
+/// A decode step's slots follow from the block table and the contexts, which are sent anyway; a prefill's are
+/// sent. The plan has both: the CPU's store reads them there.
 const std::int64_t* CudaPagedKvStore::slot_mapping(const PassPlan& plan) {
   const auto sequences = std::ssize(plan.sequences);
   const bool decode = plan.row_begin.back() == sequences;
@@ -94,15 +104,15 @@ std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
 }
 
 void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_heads * config_.head_dim,
-                   slots_, k_block(layer, 0), v_block(layer, 0), device_.stream());
+  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_width(), slots_,
+                   k_block(layer, 0), v_block(layer, 0), device_.stream());
 }
 
 void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   cuda::KvRows rows{k_block(layer, 0), v_block(layer, 0)};
   cuda::SlotMap slots = paged_;
   if (settings_.attention == AttentionPath::gather) {
-    cuda::gather_kv(dtype_, rows, slots, config_.kv_heads * config_.head_dim, gathered_, device_.stream());
+    cuda::gather_kv(dtype_, rows, slots, config_.kv_width(), gathered_, device_.stream());
     gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
     rows = {gathered_.k, gathered_.v};
     slots = {.first_slot = gathered_.first_slot};
@@ -134,9 +144,8 @@ void CudaPagedKvStore::copy_layers(std::byte* to, std::int64_t to_distance, cons
 }
 
 void CudaPagedKvStore::fill(std::int32_t block, cudaStream_t stream) {
-  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
   std::byte number[sizeof(std::uint32_t)] = {};
-  write_number(dtype_, value, number);
+  write_number(dtype_, number_of(settings_.fill), number);
   std::uint32_t bits = 0;
   std::memcpy(&bits, number, sizeof bits);
   for (std::byte* first : {k_block(0, block), v_block(0, block)}) {

@@ -28,6 +28,12 @@ class CudaPagedKvStore : public KvStore {
   CudaPagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
                    const cuda::Device& device);
 
+  /// Bytes that attention takes at most of the GPU's memory, beside the pool, in passes of `sequences`
+  /// sequences of `tokens` tokens together: for the parts of long rows, and for what is gathered of one
+  /// layer.
+  static std::int64_t most_bytes_of_attention(const ModelConfig& config, DType dtype, AttentionPath path,
+                                              std::int64_t tokens, std::int64_t sequences);
+
   void begin(const PassPlan& plan) override;
   std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;

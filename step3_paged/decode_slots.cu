@@ -7,8 +7,8 @@
 namespace kvcache::cuda {
 namespace {
 
-__global__ void map_last_tokens(SlotMap slots, const std::int32_t* context_len, std::int64_t sequences,
-                                std::int64_t rows, std::int64_t* slots_of_rows) {
+__global__ void decode_slots_kernel(SlotMap slots, const std::int32_t* context_len, std::int64_t sequences,
+                                    std::int64_t rows, std::int64_t* slots_of_rows) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   slots_of_rows[row] = row < sequences ? slots.slot(row, context_len[row] - 1) : -1;
@@ -19,7 +19,7 @@ __global__ void map_last_tokens(SlotMap slots, const std::int32_t* context_len, 
 void decode_slots(const SlotMap& slots, const std::int32_t* context_len, std::int64_t sequences,
                   std::int64_t rows, std::int64_t* slots_of_rows, cudaStream_t stream) {
   constexpr int kThreads = 128;
-  launch("map_last_tokens", map_last_tokens, {static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads},
+  launch("decode_slots", decode_slots_kernel, {static_cast<unsigned>(ceil_div(rows, kThreads)), kThreads},
          stream, slots, context_len, sequences, rows, slots_of_rows);
 }
 

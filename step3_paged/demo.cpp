@@ -3,6 +3,7 @@
 #include "step3_paged/demo.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/cli/terminal.h"
 #include "fmt/format.h"
@@ -147,9 +148,7 @@ void print_memory_beside_step_2(const Program& program, const Report& report) {
   std::int64_t used = 0, flat = 0, paged = 0;
   for (std::size_t s = 0; s < report.sequences.size(); ++s) {
     const SequenceReport& sequence = report.sequences[s];
-    const auto outputs = static_cast<std::int64_t>(sequence.output_ids.size());
-    const std::int64_t stored =
-        static_cast<std::int64_t>(sequence.prompt_ids.size()) + std::max<std::int64_t>(0, outputs - 1);
+    const std::int64_t stored = sequence.stored_tokens();
     const std::int64_t held = (stored + block_size - 1) / block_size * block_size;
     fmt::print("  {:>9}{:>9}{:>19}{:>8.1f}%{:>19}{:>8.1f}%\n", s + 1, stored, context, waste(stored, context),
                held, waste(stored, held));

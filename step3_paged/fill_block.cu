@@ -8,7 +8,7 @@ namespace kvcache::cuda {
 namespace {
 
 template <typename Bits>
-__global__ void fill_numbers(Bits bits, Bits* block, std::int64_t numbers, std::int64_t layer_distance) {
+__global__ void fill_block_kernel(Bits bits, Bits* block, std::int64_t numbers, std::int64_t layer_distance) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number < numbers) block[blockIdx.y * layer_distance + number] = bits;
 }
@@ -20,7 +20,7 @@ void fill_block(DType dtype, std::uint32_t bits, void* block, std::int64_t numbe
   constexpr int kThreads = 256;
   const dim3 grid(static_cast<unsigned>(ceil_div(numbers, kThreads)), static_cast<unsigned>(layers));
   with_bits(dtype, [&]<typename Bits>() {
-    launch("fill_numbers", fill_numbers<Bits>, {grid, kThreads}, stream, static_cast<Bits>(bits),
+    launch("fill_block", fill_block_kernel<Bits>, {grid, kThreads}, stream, static_cast<Bits>(bits),
            static_cast<Bits*>(block), numbers, layer_distance);
   });
 }

@@ -22,7 +22,7 @@ std::unique_ptr<KvStore> make_store(const Program& program, const PagedShape& sh
                                               *program.gpu);
 #endif
   return std::make_unique<PagedKvStore>(program.model->config(), shape, program.dtype, settings,
-                                        *program.pool);
+                                        *program.threads);
 }
 
 }  // namespace

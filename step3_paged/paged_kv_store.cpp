@@ -3,7 +3,6 @@
 #include "step3_paged/paged_kv_store.h"
 
 #include <cstring>
-#include <limits>
 
 #include "common/base/number.h"
 #include "common/cpu/scatter.h"
@@ -12,13 +11,13 @@
 namespace kvcache {
 
 PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
-                           ThreadPool& pool)
+                           ThreadPool& threads)
     : config_(config),
       shape_(shape),
       dtype_(dtype),
       settings_(settings),
-      pool_(pool),
-      row_bytes_(config.kv_heads * config.head_dim * size_of(dtype)),
+      threads_(threads),
+      row_bytes_(config.kv_width() * size_of(dtype)),
       block_bytes_(shape.block_size * row_bytes_),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_),
@@ -49,7 +48,7 @@ void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   if (settings_.attention == AttentionPath::gather) {
     attend_gathered(heads, rows, q, out);
   } else {
-    attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, pool_);
+    attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
   }
 }
 
@@ -66,7 +65,7 @@ void PagedKvStore::attend_gathered(const AttentionShape& heads, const KvRows& ro
     gathered_bytes_ += 2 * paged.context * row_bytes_;
     const AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, SlotMap{}};
     attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0), out.row(0),
-              q.stride, dtype_, pool_);
+              q.stride, dtype_, threads_);
   }
 }
 
@@ -80,7 +79,7 @@ void PagedKvStore::copy(const BlockCopy& wanted) {
 }
 
 void PagedKvStore::fill(std::int32_t block) {
-  const float value = settings_.fill == DebugFill::nan ? std::numeric_limits<float>::quiet_NaN() : 6e4F;
+  const float value = number_of(settings_.fill);
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     for (std::int64_t at = 0; at < block_bytes_; at += size_of(dtype_)) {
       write_number(dtype_, value, k_block(layer, block) + at);

@@ -29,7 +29,7 @@ class PagedKvStore : public KvStore {
   /// Reserves the address space; memory appears as blocks are written.
   /// @throws RunError when the system does not give it.
   PagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
-               ThreadPool& pool);
+               ThreadPool& threads);
 
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
@@ -59,7 +59,7 @@ class PagedKvStore : public KvStore {
   PagedShape shape_;
   DType dtype_;
   Settings settings_;
-  ThreadPool& pool_;
+  ThreadPool& threads_;
   std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   ReservedMemory k_, v_;                                // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;

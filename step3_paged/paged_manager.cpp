@@ -2,46 +2,55 @@
 /// See paged_manager.h.
 #include "step3_paged/paged_manager.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace kvcache {
-
-PagedManager::Demand PagedManager::demand(std::span<const Work> work) const {
-  Demand result;
-  for (const Work& wanted : work) {
-    const auto table = tables_.find(wanted.sequence);
-    const std::int64_t held =
-        table == tables_.end() ? 0 : static_cast<std::int64_t>(table->second.blocks.size());
-    result.blocks += shape_.blocks_for(static_cast<std::int64_t>(wanted.token_ids.size())) - held;
-    result.admits = result.admits || table == tables_.end();
-  }
-  return result;
-}
 
 std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
   check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   // Count before taking anything: a refusal then has nothing to undo.
-  const Demand needed = demand(work);
-  const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
-  const std::int64_t kept_free = needed.admits && beside_others ? watermark_ : 0;
-  if (needed.blocks + kept_free > pool_.free_count()) return std::nullopt;
+  if (blocks_to_add(work) + blocks_to_keep_free(work) > pool_.free_count()) return std::nullopt;
 
   PassPlan plan;
-  std::vector<const std::vector<std::int32_t>*> rows;
+  std::vector<const std::vector<std::int32_t>*> tables;
   for (const Work& wanted : work) {
-    BlockTable& table = tables_[wanted.sequence];
-    plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
-    while (static_cast<std::int64_t>(table.blocks.size()) < shape_.blocks_for(plan.context_len.back())) {
-      table.blocks.push_back(pool_.allocate().value());
-      plan.fresh_blocks.push_back(table.blocks.back());
-    }
-    plan.add_slots(table.blocks, shape_.block_size);
-    rows.push_back(&table.blocks);
+    BlockTable& table = tables_[wanted.sequence];  // an empty one, of a sequence not seen before
+    extend(table, wanted, plan);
+    tables.push_back(&table.blocks);  // it stays where it is: growing an unordered_map moves no element
   }
-  plan.set_block_table(rows);
+  plan.set_block_table(tables);
   planned_ = true;
   return plan;
+}
+
+std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
+  std::int64_t blocks = 0;
+  for (const Work& wanted : work) {
+    const auto table = tables_.find(wanted.sequence);
+    const std::int64_t held = table == tables_.end() ? 0 : std::ssize(table->second.blocks);
+    blocks += shape_.blocks_for(std::ssize(wanted.token_ids)) - held;
+  }
+  return blocks;
+}
+
+/// The watermark, where a sequence is admitted beside others.
+std::int64_t PagedManager::blocks_to_keep_free(std::span<const Work> work) const {
+  const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
+  const auto is_new = [this](const Work& wanted) { return !tables_.contains(wanted.sequence); };
+  return beside_others && std::ranges::any_of(work, is_new) ? watermark_ : 0;
+}
+
+/// Adds the rows of a sequence to the plan, with blocks to write to.
+void PagedManager::extend(BlockTable& table, const Work& wanted, PassPlan& plan) {
+  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
+  while (std::ssize(table.blocks) < shape_.blocks_for(plan.context_len.back())) {
+    table.blocks.push_back(pool_.allocate().value());
+    plan.fresh_blocks.push_back(table.blocks.back());
+  }
+  plan.add_slots(table.blocks, shape_.block_size);
 }
 
 void PagedManager::commit(const PassPlan& plan) {
@@ -55,7 +64,7 @@ void PagedManager::abort(const PassPlan& plan) {
   for (auto sequence = plan.sequences.rbegin(); sequence != plan.sequences.rend(); ++sequence) {
     BlockTable& table = tables_.at(*sequence);
     while (static_cast<std::int64_t>(table.blocks.size()) > shape_.blocks_for(table.length)) {
-      pool_.free(table.blocks.back());
+      give_back(pool_, table.blocks.back());
       table.blocks.pop_back();
     }
     if (table.length == 0) tables_.erase(*sequence);
@@ -67,15 +76,15 @@ void PagedManager::free(std::int32_t sequence) {
   const auto table = tables_.find(sequence);
   if (table == tables_.end()) return;
   for (auto block = table->second.blocks.rbegin(); block != table->second.blocks.rend(); ++block)
-    pool_.free(*block);
+    give_back(pool_, *block);
   tables_.erase(table);
 }
 
 KvMemoryReport PagedManager::memory() const {
   KvMemoryReport report;
   report.bytes_per_token = shape_.bytes_per_token;
-  report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
-  report.pool_bytes = pool_.total() * shape_.block_size * shape_.bytes_per_token;
+  report.reserved_bytes = pool_.in_use_count() * shape_.block_bytes();
+  report.pool_bytes = pool_.total() * shape_.block_bytes();
   for (const auto& [sequence, table] : tables_) report.used_bytes += table.length * shape_.bytes_per_token;
   return report;
 }

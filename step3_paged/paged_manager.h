@@ -17,11 +17,11 @@ namespace kvcache {
 class PagedManager final : public KvManager {
  public:
   /// A new sequence is admitted only if `blocks / 100` blocks stay free for those that are already running to
-  /// grow into (the watermark); it does not bind for a sequence that is alone.
+  /// grow into (the watermark); a sequence that runs alone may use these blocks too.
   explicit PagedManager(const PagedShape& shape)
       : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
@@ -43,12 +43,10 @@ class PagedManager final : public KvManager {
     std::int64_t length = 0;           // tokens stored
   };
 
-  /// Blocks that `work` needs beyond those it has, and whether it admits a sequence.
-  struct Demand {
-    std::int64_t blocks = 0;
-    bool admits = false;
-  };
-  Demand demand(std::span<const Work> work) const;
+  // Parts of `plan`
+  std::int64_t blocks_to_add(std::span<const Work> work) const;
+  std::int64_t blocks_to_keep_free(std::span<const Work> work) const;
+  void extend(BlockTable& table, const Work& wanted, PassPlan& plan);
 
   PagedShape shape_;
   BlockPool pool_;

@@ -12,6 +12,8 @@ struct PagedShape {
   std::int64_t block_size = 16;      ///< tokens per block
   std::int64_t bytes_per_token = 0;  ///< K and V over all layers
 
+  /// K and V of one block over all layers.
+  std::int64_t block_bytes() const { return block_size * bytes_per_token; }
   /// Blocks that hold `tokens` tokens.
   std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
 };

@@ -7,6 +7,9 @@
 #include "common/base/error.h"
 #include "common/cli/machine.h"
 #include "fmt/format.h"
+#ifdef WITH_CUDA
+#include "step3_paged/cuda_paged_kv_store.h"
+#endif
 
 namespace kvcache {
 namespace {
@@ -34,60 +37,64 @@ struct Memory {
 
 /// @throws InputError with the numbers if they do not.
 void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, const Memory& memory) {
-  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
+  const std::int64_t block_bytes = shape.block_bytes();
   if (blocks <= memory.bytes / block_bytes) return;
   throw InputError(fmt::format("{} of {} blocks of {} bytes is more than {}, {} bytes; ask for at most {}",
                                what, blocks, block_bytes, memory.name, memory.bytes,
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool can take. On a GPU attention has memory of its own for the parts of long rows, and with
-/// --attention gather for one layer of all sequences of a pass; both grow by half, or to twice what is
-/// needed.
+/// Bytes that a pool can take. On a GPU attention has memory of its own.
 std::int64_t usable(const Program& program) {
+#ifdef WITH_CUDA
   const Options& options = program.options;
-  if (!program.gpu || !(options.kv_memory_auto || options.serve)) return program.memory;
-  const ModelConfig& config = program.model->config();
-  const std::int64_t tokens = tokens_of_all_requests(program);
-  // A part is of 256 positions at least; the query heads of a group are taken 16 at a time.
-  const std::int64_t group = config.heads / config.kv_heads;
-  const std::int64_t heads = config.kv_heads * (group <= 16 ? group : (group + 15) / 16 * 16);
-  const std::int64_t part_bytes = heads * (config.head_dim + 2) * 4;
-  std::int64_t left = program.memory - 2 * (tokens / 256 + std::ssize(program.requests)) * part_bytes;
-  if (options.attention == AttentionPath::gather)
-    left -= tokens * 3 / 2 * config.kv_bytes_per_token(size_of(program.dtype)) / config.layers;
-  return std::max<std::int64_t>(0, left);
+  if (program.gpu && (options.kv_memory_auto || options.serve)) {
+    const std::int64_t attention = CudaPagedKvStore::most_bytes_of_attention(
+        program.model->config(), program.dtype, options.attention, tokens_of_all_requests(program),
+        std::ssize(program.requests));
+    return std::max<std::int64_t>(0, program.memory - attention);
+  }
+#endif
+  return program.memory;
+}
+
+/// @throws InputError with the numbers, for sizes that hold no block.
+void check_holds_a_block(const Program& program, const PagedShape& shape, const Memory& memory) {
+  const Options& options = program.options;
+  // One block must fit; then no product of sizes can overflow.
+  if (shape.block_size > memory.bytes / shape.bytes_per_token) {
+    throw InputError(fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes",
+                                 shape.block_size, shape.bytes_per_token, memory.name, memory.bytes));
+  }
+  if (options.kv_memory_auto && !program.gpu)
+    throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
+  if (options.kv_memory_bytes && *options.kv_memory_bytes < shape.block_bytes()) {
+    throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
+                                 *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
+  }
+}
+
+/// Blocks that the command line asks for; else what the requests need, and of that what a server may take.
+std::int64_t wanted_blocks(const Program& program, const PagedShape& shape, std::int64_t usable_bytes) {
+  const Options& options = program.options;
+  if (options.kv_memory_auto) return usable_bytes / shape.block_bytes();
+  if (options.kv_memory_bytes) return *options.kv_memory_bytes / shape.block_bytes();
+  if (options.num_blocks) return *options.num_blocks;
+  const std::int64_t needed = fitting_blocks(program, shape);
+  if (!options.serve) return needed;
+  const std::int64_t at_most = std::min(program.memory_to_serve, usable_bytes) / shape.block_bytes();
+  return std::clamp<std::int64_t>(at_most, 1, needed);
 }
 
 }  // namespace
 
 PagedShape paged_shape(const Program& program) {
-  const Options& options = program.options;
-  PagedShape shape{0, options.block_size, program.model->config().kv_bytes_per_token(size_of(program.dtype))};
+  PagedShape shape{.block_size = program.options.block_size,
+                   .bytes_per_token = program.model->config().kv_bytes_per_token(size_of(program.dtype))};
   const Memory memory{program.gpu ? "the GPU's memory that is left" : "this machine's memory",
                       usable(program)};
-  // One block must fit; then no product below can overflow.
-  if (shape.block_size > memory.bytes / shape.bytes_per_token) {
-    throw InputError(fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes",
-                                 shape.block_size, shape.bytes_per_token, memory.name, memory.bytes));
-  }
-  const std::int64_t block_bytes = shape.block_size * shape.bytes_per_token;
-  if (options.kv_memory_auto) {
-    if (!program.gpu)
-      throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
-    shape.blocks = memory.bytes / block_bytes;
-  } else if (options.kv_memory_bytes) {
-    shape.blocks = *options.kv_memory_bytes / block_bytes;
-    if (shape.blocks == 0) {
-      throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
-                                   *options.kv_memory_bytes, shape.block_size, block_bytes));
-    }
-  } else {
-    shape.blocks = options.num_blocks ? *options.num_blocks : fitting_blocks(program, shape);
-    if (options.serve && !options.num_blocks)
-      shape.blocks = std::clamp<std::int64_t>(std::min(program.memory_to_serve, memory.bytes) / block_bytes,
-                                              1, shape.blocks);
-  }
+  check_holds_a_block(program, shape, memory);
+  shape.blocks = wanted_blocks(program, shape, memory.bytes);
   check_fits("a pool", shape.blocks, shape, memory);
   return shape;
 }

@@ -14,11 +14,19 @@ namespace kvcache {
 /// K and V of a token depend on all tokens before it, so a block's hash covers those before it through its
 /// parent's.
 /// @param parent  of the block that this one follows; nothing for a sequence's first block
+/// @param bits    how many of its low bits are kept; fewer than 64 make collisions, which tests want
 /// Source: Collet, "xxHash"; the chaining is that of vLLM's automatic prefix caching.
-std::uint64_t block_hash(std::optional<std::uint64_t> parent, std::span<const std::int32_t> token_ids);
+[[nodiscard]] std::uint64_t block_hash(std::optional<std::uint64_t> parent,
+                                       std::span<const std::int32_t> token_ids, int bits = 64);
 
 /// What stands in for the parent of a first block when there is a salt: sequences share only with those of
 /// equal salt.
-std::uint64_t salt_hash(std::string_view salt);
+[[nodiscard]] std::uint64_t salt_hash(std::string_view salt);
+
+/// The ids of block `n` of a sequence, [block_size].
+inline std::span<const std::int32_t> tokens_of_block(std::span<const std::int32_t> token_ids, std::int64_t n,
+                                                     std::int64_t block_size) {
+  return token_ids.subspan(static_cast<std::size_t>(n * block_size), static_cast<std::size_t>(block_size));
+}
 
 }  // namespace kvcache

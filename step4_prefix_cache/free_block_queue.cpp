@@ -2,15 +2,32 @@
 /// See free_block_queue.h.
 #include "step4_prefix_cache/free_block_queue.h"
 
-namespace kvcache {
+#include <stdexcept>
+#include <string>
 
-FreeBlockQueue::FreeBlockQueue(std::int64_t total) : links_(static_cast<std::size_t>(total) + 1) {
-  const auto ring_end = static_cast<std::int32_t>(total);
-  links_[end()] = {ring_end, ring_end, true};
-  for (std::int32_t block = 0; block < ring_end; ++block) push_back(block);
+namespace kvcache {
+namespace {
+
+[[noreturn]] void refuse(std::int32_t block, const char* why) {
+  throw std::logic_error("block " + std::to_string(block) + " " + why);
+}
+
+}  // namespace
+
+FreeBlockQueue::FreeBlockQueue(std::int64_t total)
+    : end_(static_cast<std::int32_t>(total)), links_(index(end_) + 1) {
+  links_[index(end_)] = {end_, end_, true};
+  for (std::int32_t block = 0; block < end_; ++block) push_back(block);
+}
+
+std::int32_t FreeBlockQueue::front() const {
+  if (size_ == 0) throw std::logic_error("the queue of free blocks is empty and has no front");
+  return links_[index(end_)].next;
 }
 
 void FreeBlockQueue::insert(std::int32_t block, std::int32_t after) {
+  if (!is_block(block) || contains(block))
+    refuse(block, "cannot be queued: it is so already, or is no block");
   const std::int32_t before = links_[index(after)].next;
   links_[index(block)] = {after, before, true};
   links_[index(after)].next = block;
@@ -19,6 +36,7 @@ void FreeBlockQueue::insert(std::int32_t block, std::int32_t after) {
 }
 
 void FreeBlockQueue::remove(std::int32_t block) {
+  if (!contains(block)) refuse(block, "is not in the queue of free blocks");
   Links& links = links_[index(block)];
   links_[index(links.previous)].next = links.next;
   links_[index(links.next)].previous = links.previous;
@@ -27,16 +45,21 @@ void FreeBlockQueue::remove(std::int32_t block) {
 }
 
 void FreeBlockQueue::undo_remove(std::int32_t block) {
+  if (!is_block(block) || contains(block)) refuse(block, "was not removed from the queue of free blocks");
   Links& links = links_[index(block)];
-  links_[index(links.previous)].next = block;
-  links_[index(links.next)].previous = block;
+  std::int32_t& next_of_previous = links_[index(links.previous)].next;
+  std::int32_t& previous_of_next = links_[index(links.next)].previous;
+  if (next_of_previous != links.next || previous_of_next != links.previous)
+    refuse(block, "cannot go back to its place in the queue: another one stands there");
+  next_of_previous = previous_of_next = block;
   links.queued = true;
   ++size_;
 }
 
 std::vector<std::int32_t> FreeBlockQueue::in_order() const {
   std::vector<std::int32_t> blocks;
-  for (std::int32_t block = front(); index(block) != end(); block = links_[index(block)].next)
+  blocks.reserve(static_cast<std::size_t>(size_));
+  for (std::int32_t block = links_[index(end_)].next; block != end_; block = links_[index(block)].next)
     blocks.push_back(block);
   return blocks;
 }

@@ -8,13 +8,12 @@
 
 namespace kvcache {
 
-/// A queue of block ids, each at most once. Policy: blocks leave at the front. A block whose content may be
-/// wanted again enters at the back, so the least recently used leaves first; of one sequence the tail enters
-/// before the head, since a prefix is useful without its continuation and not the other way round. A block
-/// without reusable content enters at the front and leaves before all others.
+/// A queue of block ids, each at most once. Blocks leave at the front; which end a block enters is the
+/// pool's policy (shared_block_pool.h).
 ///
 /// An intrusive doubly-linked list over [0, total): every operation is O(1), removal from the middle too (a
-/// prefix hit takes its blocks from wherever they are).
+/// prefix hit takes its blocks from wherever they are). What breaks a precondition throws std::logic_error
+/// that names the block; nothing has changed then.
 class FreeBlockQueue {
  public:
   /// All of [0, total), in order.
@@ -22,19 +21,20 @@ class FreeBlockQueue {
 
   /// Blocks in the queue.
   std::int64_t size() const { return size_; }
-  /// Whether `block` is in the queue.
-  bool contains(std::int32_t block) const { return links_[index(block)].queued; }
-  /// The block that leaves next; the queue must not be empty.
-  std::int32_t front() const { return links_[end()].next; }
+  /// Whether `block` is in the queue; false for what is no block.
+  bool contains(std::int32_t block) const { return is_block(block) && links_[index(block)].queued; }
+  /// The block that leaves next. @throws std::logic_error if the queue is empty.
+  std::int32_t front() const;
 
-  /// `block`, which must not be in the queue, leaves after all others.
-  void push_back(std::int32_t block) { insert(block, links_[end()].previous); }
-  /// `block`, which must not be in the queue, leaves next.
-  void push_front(std::int32_t block) { insert(block, static_cast<std::int32_t>(end())); }
-  /// The block must be in the queue.
+  /// `block` leaves after all others. @throws std::logic_error if it is queued already, or is no block.
+  void push_back(std::int32_t block) { insert(block, links_[index(end_)].previous); }
+  /// `block` leaves next. @throws std::logic_error if it is queued already, or is no block.
+  void push_front(std::int32_t block) { insert(block, end_); }
+  /// Takes `block` out, wherever it is. @throws std::logic_error if it is not queued, or is no block.
   void remove(std::int32_t block);
-  /// Puts a removed block back where it was. Removals must be undone in reverse order, with nothing else done
-  /// since: a removed block still remembers its neighbours (Knuth's "dancing links").
+  /// Puts a removed block back where it was: a removed block still remembers its neighbours (Knuth's
+  /// "dancing links"), and finds its place if removals are undone in reverse with nothing else done since.
+  /// @throws std::logic_error if `block` is queued, is no block, or its neighbours have others between them.
   void undo_remove(std::int32_t block);
 
   /// [size] from front to back.
@@ -46,10 +46,10 @@ class FreeBlockQueue {
     bool queued = false;
   };
   static std::size_t index(std::int32_t block) { return static_cast<std::size_t>(block); }
-  /// The list is a ring, closed by one entry that is no block.
-  std::size_t end() const { return links_.size() - 1; }
+  bool is_block(std::int32_t block) const { return block >= 0 && block < end_; }
   void insert(std::int32_t block, std::int32_t after);
 
+  std::int32_t end_;          // the list is a ring, closed by this entry, which is no block
   std::vector<Links> links_;  // [total + 1]
   std::int64_t size_ = 0;
 };

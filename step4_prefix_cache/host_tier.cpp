@@ -2,47 +2,90 @@
 /// See host_tier.h.
 #include "step4_prefix_cache/host_tier.h"
 
+#include <algorithm>
 #include <stdexcept>
+#include <string>
+#include <unordered_set>
 
 namespace kvcache {
 
-bool HostTier::set_aside(std::int32_t slot) {
-  if (!queue_.contains(slot)) return false;
-  queue_.remove(slot);
-  aside_.push_back(slot);
+bool HostTier::set_aside(std::int32_t host_block) {
+  if (!queue_.contains(host_block)) return false;
+  queue_.remove(host_block);
+  aside_.push_back(host_block);
   return true;
 }
 
 std::optional<std::int32_t> HostTier::set_aside_oldest() {
   if (queue_.size() == 0) return std::nullopt;
-  const std::int32_t slot = queue_.front();
-  set_aside(slot);
-  return slot;
+  const std::int32_t host_block = queue_.front();
+  set_aside(host_block);
+  return host_block;
+}
+
+std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
+  std::vector<BlockCopy> moves;
+  std::unordered_set<std::uint64_t> moved;  // identities: of blocks that hold the same, one is enough
+  for (auto block = pool.evicted().rbegin(); block != pool.evicted().rend(); ++block) {
+    const BlockContent& content = pool.index().content(*block);
+    if (!moved.insert(content.identity).second) continue;
+    // The host block that holds the same already, or the least recently stored one.
+    auto host_block = find(content.hash, content.parent, pool.index().token_ids(*block));
+    if (!host_block || !set_aside(*host_block)) host_block = set_aside_oldest();
+    if (!host_block) break;
+    moves.push_back({*block, *host_block});
+  }
+  std::ranges::reverse(moves);  // what was used last is stored last, and so given up last
+  return moves;
 }
 
 void HostTier::put_back() {
-  for (auto slot = aside_.rbegin(); slot != aside_.rend(); ++slot) queue_.undo_remove(*slot);
+  for (auto host_block = aside_.rbegin(); host_block != aside_.rend(); ++host_block)
+    queue_.undo_remove(*host_block);
   aside_.clear();
 }
 
-void HostTier::store(std::int32_t slot, const BlockContent& content,
-                     std::span<const std::int32_t> token_ids) {
-  if (index_.contains(slot)) index_.erase(slot);
-  index_.insert(slot, content, token_ids);
-  queue_.push_back(slot);
+void HostTier::settle(std::span<const BlockCopy> swaps_out, std::span<const BlockCopy> swaps_in,
+                      SharedBlockPool& pool) {
+  // Store before erase: what goes out is read from the pool's index.
+  for (const BlockCopy& move : swaps_out)
+    store(move.to, pool.index().content(move.from), pool.index().token_ids(move.from));
+  // Erase before insert: what comes in may take the place of what was evicted.
+  pool.settle();
+  for (const BlockCopy& move : swaps_in) pool.publish(move.to, content(move.from), token_ids(move.from));
+  // Insert before remove: what comes in is read from this index, by two sequences perhaps.
+  for (const BlockCopy& move : swaps_in) remove(move.from);
+  settle();
 }
 
-void HostTier::remove(std::int32_t slot) {
-  if (!index_.contains(slot)) return;
-  index_.erase(slot);
-  queue_.push_front(slot);
+void HostTier::store(std::int32_t host_block, const BlockContent& content,
+                     std::span<const std::int32_t> token_ids) {
+  if (queue_.contains(host_block))
+    throw std::logic_error("host block " + std::to_string(host_block) + " is stored to and not set aside");
+  if (index_.contains(host_block)) index_.erase(host_block);
+  index_.insert(host_block, content, token_ids);
+  queue_.push_back(host_block);
+}
+
+void HostTier::remove(std::int32_t host_block) {
+  if (!index_.contains(host_block)) return;
+  if (queue_.contains(host_block))
+    throw std::logic_error("host block " + std::to_string(host_block) + " is removed and not set aside");
+  index_.erase(host_block);
+  queue_.push_front(host_block);
+}
+
+void HostTier::forget(std::int32_t host_block) {
+  set_aside(host_block);
+  remove(host_block);
+  settle();
 }
 
 void HostTier::check_invariants() const {
-  std::int64_t stored_slots = 0;
-  for (const std::int32_t slot : queue_.in_order()) stored_slots += index_.contains(slot) ? 1 : 0;
-  if (stored_slots != index_.size() || !aside_.empty())
-    throw std::logic_error("a slot of the host tier is lost");
+  std::int64_t stored_blocks = 0;
+  for (const std::int32_t block : queue_.in_order()) stored_blocks += index_.contains(block) ? 1 : 0;
+  if (queue_.size() != total_ || stored_blocks != index_.size() || !aside_.empty())
+    throw std::logic_error("a host block is lost");
 }
 
 }  // namespace kvcache

@@ -45,7 +45,7 @@ std::unique_ptr<KvStore> make_store(const Program& program, const PagedShape& sh
                                                program.dtype, settings, *program.gpu);
 #endif
   return std::make_unique<TieredKvStore>(program.model->config(), shape, options.host_blocks, program.dtype,
-                                         settings, *program.pool);
+                                         settings, *program.threads);
 }
 
 }  // namespace

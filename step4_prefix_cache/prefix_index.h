@@ -18,6 +18,12 @@ struct BlockContent {
   std::uint64_t parent = 0;    ///< the parent's identity; of a first block its salt's, or 0
 };
 
+/// What a block follows: another block, or, for a sequence's first block, its salt or nothing.
+struct BlockParent {
+  std::optional<std::uint64_t> hash;  ///< goes into the block's own; nothing: a first block without a salt
+  std::uint64_t identity = 0;         ///< 0: nothing
+};
+
 /// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
 ///
 /// A hash table over [0, total) that never grows nor allocates: a bucket names its first block, each block
@@ -41,19 +47,24 @@ class PrefixIndex {
   const BlockContent& content(std::int32_t block) const {
     return entries_[static_cast<std::size_t>(block)].content;
   }
-  std::span<const std::int32_t> token_ids(std::int32_t block) const;  ///< [block_size]
+  /// The same as what another block follows.
+  BlockParent as_parent(std::int32_t block) const { return {content(block).hash, content(block).identity}; }
+  /// The ids of a findable block, [block_size].
+  std::span<const std::int32_t> token_ids(std::int32_t block) const;
 
   /// A block with this parent and these tokens. The hash only says where to look; parent and tokens are
   /// compared.
-  std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
-                                   std::span<const std::int32_t> token_ids) const;
+  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+                                                 std::span<const std::int32_t> token_ids) const;
   /// Another block that holds what `block` holds; all of them, if one begins with what `find` found.
-  std::optional<std::int32_t> next_twin(std::int32_t block) const;
+  [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
   void prefetch(std::uint64_t hash) const;
 
   /// Findable blocks.
   std::int64_t size() const { return size_; }
+  /// Tokens of a block.
+  std::int64_t block_size() const { return block_size_; }
 
  private:
   static constexpr std::int32_t kNone = -1;

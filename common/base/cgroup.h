@@ -13,7 +13,7 @@ namespace kvcache {
 /// the path inside names folders of the machine outside.
 /// @param root        in front of "/proc" and "/sys", for tests
 /// @param controller  of version 1, as "cpu"; empty: version 2
-std::vector<std::filesystem::path> cgroups(const std::filesystem::path& root,
-                                           const std::string& controller = "");
+[[nodiscard]] std::vector<std::filesystem::path> cgroups(const std::filesystem::path& root,
+                                                         const std::string& controller = "");
 
 }  // namespace kvcache

@@ -11,7 +11,7 @@ namespace kvcache {
 /// in the folder counts as absent, so that a file that somebody meant to be read is never passed over.
 /// @throws InputError "<path>: <the system's reason>" where the system does not tell, as in a folder that may
 /// not be entered.
-bool has_entry(const std::filesystem::path& path);
+[[nodiscard]] bool has_entry(const std::filesystem::path& path);
 
 /// @throws InputError "<path>: <reason>" unless `path` leads to a regular file: nothing is there, the link
 /// leads nowhere or in a circle, a folder on the way may not be entered, or it is a folder, pipe or device.

@@ -17,14 +17,15 @@ namespace kvcache {
 /// numbers beyond double. More than four million values are refused as well: twice as many as the largest
 /// tokenizer.json has, and the bound on memory, of which each value takes about a hundred bytes.
 /// @throws InputError "<source>: ..." with the place in the text.
-nlohmann::json parse_json(std::string_view text, const std::string& source);
+[[nodiscard]] nlohmann::json parse_json(std::string_view text, const std::string& source);
 
 /// Reads and parses a whole file of at most `max_bytes`; without it 100 MB, three times the largest
 /// tokenizer.json.
 /// @throws InputError naming the file: missing, not a regular file, unreadable, too large, or not JSON.
-nlohmann::json read_json_file(const std::filesystem::path& path, std::uintmax_t max_bytes = 100'000'000);
+[[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path,
+                                            std::uintmax_t max_bytes = 100'000'000);
 
 /// `value` as messages show it: JSON on one line, in ASCII, cut after about a hundred characters.
-std::string shown(const nlohmann::json& value);
+[[nodiscard]] std::string shown(const nlohmann::json& value);
 
 }  // namespace kvcache

@@ -18,7 +18,8 @@ struct MappedFile {
 /// Maps a regular file of at least `least` bytes.
 /// @throws InputError "<path>: <reason>": not there, not a regular file, unreadable, or shorter than `least`,
 /// which `short_of_what` then explains.
-MappedFile map_file(const std::filesystem::path& path, std::uint64_t least, const char* short_of_what);
+[[nodiscard]] MappedFile map_file(const std::filesystem::path& path, std::uint64_t least,
+                                  const char* short_of_what);
 
 /// From now on a mapped file that another process cuts short, or that its disk does not give back, ends this
 /// process with a line on stderr that names the file, and then with SIGBUS as before. (A file of the same

@@ -12,7 +12,7 @@
 namespace kvcache {
 
 /// Reads one number at `bytes`, which need not be aligned; exact for all three types.
-inline float read_number(DType dtype, const std::byte* bytes) {
+[[nodiscard]] inline float read_number(DType dtype, const std::byte* bytes) {
   if (dtype == DType::f32) {
     float value;
     std::memcpy(&value, bytes, sizeof value);
@@ -38,7 +38,7 @@ inline void write_number(DType dtype, float value, std::byte* bytes) {
 }
 
 /// `value` as it reads back after being stored in `dtype`.
-inline float round_to(DType dtype, float value) {
+[[nodiscard]] inline float round_to(DType dtype, float value) {
   std::byte bytes[4];
   write_number(dtype, value, bytes);
   return read_number(dtype, bytes);

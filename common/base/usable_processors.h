@@ -10,6 +10,6 @@ namespace kvcache {
 /// (`taskset`, a job scheduler), and no more than its control groups' share of their time (a container's
 /// `--cpus`; versions 1 and 2), a part of a processor rounded up.
 /// @param root  in front of "/proc" and "/sys", for tests
-int usable_processors(const std::filesystem::path& root = "/");
+[[nodiscard]] int usable_processors(const std::filesystem::path& root = "/");
 
 }  // namespace kvcache

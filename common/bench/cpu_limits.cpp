@@ -43,12 +43,12 @@ double seconds_of(const Call& call) {
 /// Memory that is there, in large pages if possible: with those of 4 KiB, a third of the time goes into
 /// finding pages. Every thread writes some of it first, so that on a machine with several memories all of
 /// them are used.
-ReservedMemory memory_in_use(std::int64_t bytes, ThreadPool& pool) {
+ReservedMemory memory_in_use(std::int64_t bytes, ThreadPool& threads) {
   ReservedMemory memory(bytes);
 #ifdef MADV_HUGEPAGE
   madvise(memory.data(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a wish: without it all works too
 #endif
-  pool.run_pieces(bytes, kPiece, [&](std::int64_t begin, std::int64_t end) {
+  threads.run_pieces(bytes, kPiece, [&](std::int64_t begin, std::int64_t end) {
     std::memset(memory.data() + begin, 1, static_cast<std::size_t>(end - begin));
   });
   return memory;
@@ -57,14 +57,14 @@ ReservedMemory memory_in_use(std::int64_t bytes, ThreadPool& pool) {
 /// Calls `work` with the offset of each piece of `bytes` bytes, stretch by stretch, several times.
 /// @return bytes per second of the fastest stretch
 template <typename Work>
-double best_rate(std::int64_t bytes, ThreadPool& pool, const Work& work) {
-  const std::int64_t stretch = kStretchPieces * kPiece * pool.threads();
+double best_rate(std::int64_t bytes, ThreadPool& threads, const Work& work) {
+  const std::int64_t stretch = kStretchPieces * kPiece * threads.threads();
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < kRounds; ++round) {
     for (std::int64_t begin = 0; begin + stretch <= bytes; begin += stretch) {
       best = std::min(best, seconds_of([&] {
-                        pool.run(kStretchPieces * pool.threads(),
-                                 [&](std::int64_t piece) { work(begin + piece * kPiece); });
+                        threads.run(kStretchPieces * threads.threads(),
+                                    [&](std::int64_t piece) { work(begin + piece * kPiece); });
                       }));
     }
   }
@@ -90,24 +90,24 @@ float sum_of_piece(const std::byte* bytes) {
 
 }  // namespace
 
-double cpu_read_rate(ThreadPool& pool) {
-  const ReservedMemory memory = memory_in_use(kBytes, pool);
+double cpu_read_rate(ThreadPool& threads) {
+  const ReservedMemory memory = memory_in_use(kBytes, threads);
   std::vector<float> sums(kBytes / kPiece);  // looked at by nobody, but the compiler does not know
-  return best_rate(kBytes, pool, [&](std::int64_t at) {
+  return best_rate(kBytes, threads, [&](std::int64_t at) {
     sums[static_cast<std::size_t>(at / kPiece)] = sum_of_piece(memory.data() + at);
   });
 }
 
-double cpu_copy_rate(ThreadPool& pool) {
-  const ReservedMemory from = memory_in_use(kBytes / 2, pool), to = memory_in_use(kBytes / 2, pool);
-  return 2 * best_rate(kBytes / 2, pool, [&](std::int64_t at) {
+double cpu_copy_rate(ThreadPool& threads) {
+  const ReservedMemory from = memory_in_use(kBytes / 2, threads), to = memory_in_use(kBytes / 2, threads);
+  return 2 * best_rate(kBytes / 2, threads, [&](std::int64_t at) {
            std::memcpy(to.data() + at, from.data() + at, static_cast<std::size_t>(kPiece));
          });
 }
 
-double cpu_multiply_add_rate(ThreadPool& pool) {
+double cpu_multiply_add_rate(ThreadPool& threads) {
   constexpr std::int64_t kSteps = 10'000, kStretches = 500;
-  std::vector<float> results(static_cast<std::size_t>(pool.threads()) * 4);
+  std::vector<float> results(static_cast<std::size_t>(threads.threads()) * 4);
   const auto work = [&](std::int64_t task) {
     Vec16 sums[kSums];
     for (Vec16& lanes : sums) lanes = Vec16::all(static_cast<float>(task));
@@ -120,7 +120,7 @@ double cpu_multiply_add_rate(ThreadPool& pool) {
   };
   double best = std::numeric_limits<double>::infinity();
   for (std::int64_t stretch = 0; stretch < kStretches; ++stretch)
-    best = std::min(best, seconds_of([&] { pool.run(std::ssize(results), work); }));
+    best = std::min(best, seconds_of([&] { threads.run(std::ssize(results), work); }));
   return static_cast<double>(std::ssize(results) * kSteps * kSums * 16 * 2) / best;
 }
 

@@ -48,7 +48,7 @@ double memory_read_rate(const Program& program) {
 #ifdef WITH_CUDA
   if (program.gpu) return gpu_rate(*program.gpu);
 #endif
-  return cpu_read_rate(*program.pool);
+  return cpu_read_rate(*program.threads);
 }
 
 }  // namespace kvcache

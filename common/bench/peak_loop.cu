@@ -18,7 +18,7 @@ __device__ void pretend_to_need(float sum, float* sink) {
   if (sum == 0.123456F) *sink = sum;
 }
 
-__global__ void __launch_bounds__(kThreads) multiply_add_loop(float start, float* sink) {
+__global__ void __launch_bounds__(kThreads) peak_loop_multiply_add(float start, float* sink) {
   float sums[kSums];
 #pragma unroll
   for (int n = 0; n < kSums; ++n) sums[n] = start + static_cast<float>(threadIdx.x + n);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) multiply_add_loop(float start, float
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) tensor_core_loop(std::uint32_t start, float* sink) {
+__global__ void __launch_bounds__(kThreads) peak_loop_tensor_cores(std::uint32_t start, float* sink) {
 #if __CUDA_ARCH__ >= 800
   float sums[kSums][4] = {};
   const std::uint32_t a[4] = {start, start + 1, start + 2, start + threadIdx.x};
@@ -54,12 +54,13 @@ double peak_loop(const Device& device, DType dtype, float* sink) {
   constexpr double kThreadSteps = static_cast<double>(kBlocks) * kThreads * kSteps * kSums;
   const LaunchShape shape{kBlocks, kThreads};
   if (dtype == DType::f32) {
-    launch("multiply_add_loop", multiply_add_loop, shape, device.stream(), 0.5F, sink);
+    launch("peak_loop_multiply_add", peak_loop_multiply_add, shape, device.stream(), 0.5F, sink);
     return kThreadSteps * 2;
   }
   constexpr std::uint32_t kSmallNumbers = 0x3C003C00;  // two of about 1 in f16, of about 0.01 in bf16
-  launch("tensor_core_loop", dtype == DType::f16 ? tensor_core_loop<__half> : tensor_core_loop<__nv_bfloat16>,
-         shape, device.stream(), kSmallNumbers, sink);
+  launch("peak_loop_tensor_cores",
+         dtype == DType::f16 ? peak_loop_tensor_cores<__half> : peak_loop_tensor_cores<__nv_bfloat16>, shape,
+         device.stream(), kSmallNumbers, sink);
   constexpr double kProduct = 16 * 8 * 16;  // multiply-adds of one instruction of a warp
   return kThreadSteps / 32 * kProduct * 2;
 }

@@ -12,7 +12,7 @@ constexpr int kInFlight = 4;  // loads of 16 bytes that a thread has under way
 
 /// Each thread block reads one stretch of 32 KiB.
 __global__ void __launch_bounds__(kThreads)
-    read_all(const uint4* data, std::int64_t packs, std::uint32_t* sink) {
+    read_sweep_kernel(const uint4* data, std::int64_t packs, std::uint32_t* sink) {
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kInFlight * kThreads + threadIdx.x;
   uint4 read[kInFlight];
 #pragma unroll
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void fill(T* data, std::int64_t count, std::uint32_t seed) {
+__global__ void fill_with_random_kernel(T* data, std::int64_t count, std::uint32_t seed) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number >= count) return;
   // The mixing steps of MurmurHash3 (Appleby): every bit of the index reaches every bit of the number.
@@ -39,14 +39,16 @@ __global__ void fill(T* data, std::int64_t count, std::uint32_t seed) {
 
 void read_sweep(const void* data, std::int64_t bytes, std::uint32_t* sink, cudaStream_t stream) {
   const std::int64_t packs = bytes / static_cast<std::int64_t>(sizeof(uint4));
-  launch("read_all", read_all, {static_cast<unsigned>(ceil_div(packs, kInFlight * kThreads)), kThreads},
-         stream, static_cast<const uint4*>(data), packs, sink);
+  launch("read_sweep", read_sweep_kernel,
+         {static_cast<unsigned>(ceil_div(packs, kInFlight * kThreads)), kThreads}, stream,
+         static_cast<const uint4*>(data), packs, sink);
 }
 
 void fill_with_random(DType dtype, void* data, std::int64_t count, std::uint32_t seed, cudaStream_t stream) {
   with_number_type(dtype, [&]<typename T>() {
-    launch("fill", fill<T>, {static_cast<unsigned>(ceil_div(count, kThreads)), kThreads}, stream,
-           static_cast<T*>(data), count, seed);
+    launch("fill_with_random", fill_with_random_kernel<T>,
+           {static_cast<unsigned>(ceil_div(count, kThreads)), kThreads}, stream, static_cast<T*>(data), count,
+           seed);
   });
 }
 

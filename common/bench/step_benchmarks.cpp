@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -223,7 +224,7 @@ void describe(const Program& program) {
 #ifdef WITH_CUDA
   if (program.gpu) benchmark::AddCustomContext("gpu", program.gpu->name());
 #endif
-  benchmark::AddCustomContext("threads", fmt::format("{}", program.pool->threads()));
+  benchmark::AddCustomContext("threads", fmt::format("{}", program.threads->threads()));
   if (program.step == Step::paged || program.step == Step::prefix_cache)
     benchmark::AddCustomContext("attention",
                                 program.options.attention == AttentionPath::gather ? "gather" : "paged");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "common/bench/statistics.h"
 #include "fmt/format.h"
@@ -25,20 +26,41 @@ std::int32_t made_up_id(std::int64_t n, std::int64_t vocab_size) {
 std::vector<Workload> workloads() {
   std::vector<Workload> list;
   for (const std::int64_t prompt : {64, 128, 256, 512, 1024, 2048})
-    list.push_back({fmt::format("time_to_first_token/prompt:{}", prompt), prompt, 1, 1, first_token});
+    list.push_back({.name = fmt::format("time_to_first_token/prompt:{}", prompt),
+                    .prompt = prompt,
+                    .sequences = 1,
+                    .tokens = 1,
+                    .timed = first_token});
   for (const std::int64_t context : {64, 128, 256, 512, 1024, 2048})
-    list.push_back(
-        {fmt::format("decode/context:{}", context), context, 1, context > 1024 ? 6 : 12, decode_pass});
-  for (const std::int64_t context : {128, 512, 2048}) {
-    list.push_back({fmt::format("decode/context:{}/sequences:8", context), context, 8, context > 1024 ? 5 : 6,
-                    decode_pass});
-  }
+    list.push_back({.name = fmt::format("decode/context:{}", context),
+                    .prompt = context,
+                    .sequences = 1,
+                    .tokens = context > 1024 ? 6 : 12,
+                    .timed = decode_pass});
+  for (const std::int64_t context : {128, 512, 2048})
+    list.push_back({.name = fmt::format("decode/context:{}/sequences:8", context),
+                    .prompt = context,
+                    .sequences = 8,
+                    .tokens = context > 1024 ? 5 : 6,
+                    .timed = decode_pass});
   for (const std::int64_t tokens : {64, 256})
-    list.push_back({fmt::format("generate/prompt:64/tokens:{}", tokens), 64, 1, tokens, all});
+    list.push_back({.name = fmt::format("generate/prompt:64/tokens:{}", tokens),
+                    .prompt = 64,
+                    .sequences = 1,
+                    .tokens = tokens,
+                    .timed = all});
   for (const std::int64_t prefix : {128, 512}) {
-    const std::string name = fmt::format("shared_prefix/prefix:{}/requests:16", prefix);
-    list.push_back({name, prefix + 32, 16, 1, all_first_tokens, prefix});
-    list.push_back({name + "/warm", prefix + 32, 16, 1, all_first_tokens, prefix, true});
+    Workload cold{.name = fmt::format("shared_prefix/prefix:{}/requests:16", prefix),
+                  .prompt = prefix + 32,
+                  .sequences = 16,
+                  .tokens = 1,
+                  .timed = all_first_tokens,
+                  .shared = prefix};
+    Workload warm = cold;
+    warm.name += "/warm";
+    warm.warm = true;
+    list.push_back(std::move(cold));
+    list.push_back(std::move(warm));
   }
   return list;
 }

@@ -22,8 +22,9 @@ namespace kvcache {
 namespace {
 
 std::unique_ptr<Transformer> make_cpu_model(const ModelConfig& config, Weights weights, DType dtype,
-                                            ThreadPool& pool) {
-  return std::make_unique<Transformer>(config, std::move(weights), std::make_unique<CpuBackend>(dtype, pool));
+                                            ThreadPool& threads) {
+  return std::make_unique<Transformer>(config, std::move(weights),
+                                       std::make_unique<CpuBackend>(dtype, threads));
 }
 
 /// For a pass that is run for its memory alone: keeps no K and V, and attention's result is what happens to
@@ -60,8 +61,8 @@ DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu) {
 }
 
 std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
-                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>& gpu) {
-  if (!gpu) return make_cpu_model(config, std::move(weights), dtype, pool);
+                                        ThreadPool& threads, const std::shared_ptr<const cuda::Device>& gpu) {
+  if (!gpu) return make_cpu_model(config, std::move(weights), dtype, threads);
   return std::make_unique<Transformer>(config, cuda::upload_weights(weights, dtype, *gpu),
                                        std::make_unique<cuda::CudaBackend>(dtype, gpu));
 }
@@ -96,8 +97,8 @@ DType choose_dtype(std::optional<DType> wanted, const cuda::Device*) {
 }
 
 std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
-                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>&) {
-  return make_cpu_model(config, std::move(weights), dtype, pool);
+                                        ThreadPool& threads, const std::shared_ptr<const cuda::Device>&) {
+  return make_cpu_model(config, std::move(weights), dtype, threads);
 }
 
 // No GPU is ever chosen.

@@ -25,10 +25,10 @@ std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted);
 /// @throws RunError if the GPU does not compute in that type.
 DType choose_dtype(std::optional<DType> wanted, const cuda::Device* gpu);
 
-/// A model on `gpu`, or on the CPU's `pool`, which must outlive it.
+/// A model on `gpu`, or on the CPU's `threads`, which must outlive it.
 /// @throws RunError if the weights do not fit into the GPU's memory.
 std::unique_ptr<Transformer> make_model(const ModelConfig& config, Weights weights, DType dtype,
-                                        ThreadPool& pool, const std::shared_ptr<const cuda::Device>& gpu);
+                                        ThreadPool& threads, const std::shared_ptr<const cuda::Device>& gpu);
 
 /// Bytes of the GPU's memory that nothing holds now.
 std::int64_t free_memory(const cuda::Device& gpu);

@@ -74,7 +74,7 @@ struct Options {
   std::string salt;              ///< only sequences of the same salt share
   std::string system_prompt;     ///< a prefix that is computed first and pinned; empty: none
   std::int64_t samples = 1;      ///< continuations of each prompt, by fork
-  std::int64_t host_blocks = 0;  ///< slots of the host tier
+  std::int64_t host_blocks = 0;  ///< in the host tier
   int debug_hash_bits = 64;      ///< of the hash that are used; few make collisions
 };
 

@@ -128,9 +128,12 @@ void add_requests(Program& program) {
   if (prompts.empty()) prompts.emplace_back(made_up_ids(config.vocab_size));
   for (const Prompt& prompt : prompts) {
     const std::string name = fmt::format("prompt {}", &prompt - prompts.data() + 1);
-    Request request{prompt_ids(prompt, program, name), options.tokens, options.ignore_eos, options.sampling};
+    Request request{.prompt_ids = prompt_ids(prompt, program, name),
+                    .max_tokens = options.tokens,
+                    .ignore_eos = options.ignore_eos,
+                    .sampling = options.sampling,
+                    .forks = options.samples - 1};
     check_prompt(name, request.prompt_ids, config);
-    request.forks = options.samples - 1;
     for (std::int64_t sample = 0; sample < options.samples; ++sample) {
       program.requests.push_back(request);
       request.forks = 0;
@@ -194,6 +197,49 @@ Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSe
   return report;
 }
 
+/// Runs the program's requests and draws what a terminal shows meanwhile: a progress line and, where the run
+/// `is_live`, the texts as they come.
+Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
+  const Options& options = program.options;
+  const ModelConfig& config = program.model->config();
+  RunSettings settings{.keep_logits = options.logits,
+                       .preempt_every = options.debug_preempt_every,
+                       .pinned_prefix = program.pinned_prefix};
+  PassProgress progress(*cache.store, config.layers, shows_progress(options));
+  std::optional<LiveText> live;
+  if (is_live) {
+    live.emplace(*program.tokenizer, program.requests.size(),
+                 options.ignore_eos ? std::vector<std::int32_t>{} : config.eos_ids,
+                 [&](std::string_view text) {
+                   if (text.empty()) return;
+                   progress.text_begins();
+                   fmt::print("{}", text);
+                   std::fflush(stdout);
+                 });
+    settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
+    settings.on_end = [&](std::size_t sequence, const std::string& reason) {
+      live->end(sequence, reason == "error");
+    };
+  }
+  KvStore& store = program.gpu ? *cache.store : progress;
+  return run_with_trace(program, *cache.manager, store, settings);
+}
+
+/// What a run does not know of itself: what it ran on, and the texts.
+void complete(Report& report, const Program& program) {
+  report.step = name_of(program.step);
+  report.model = program.model_name;
+  report.device = program.gpu ? "cuda" : "cpu";
+  report.dtype = name_of(program.dtype);
+  report.threads = program.threads->threads();
+  if (!program.tokenizer) return;
+  for (SequenceReport& sequence : report.sequences) {
+    std::span<const std::int32_t> ids = sequence.output_ids;
+    if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
+    sequence.text = program.tokenizer->decode(ids);
+  }
+}
+
 /// "prompt 2", or "prompt 2, sample 1" where prompts have several.
 std::string name_of_sequence(std::size_t index, std::int64_t samples) {
   const auto number = static_cast<std::int64_t>(index);
@@ -224,7 +270,7 @@ Program load_program(Step step, Options options) {
                   .options = std::move(options),
                   .model_name = {},
                   .dtype = DType::f32,
-                  .pool = {},
+                  .threads = {},
                   .gpu = {},
                   .memory = 0,
                   .memory_to_serve = 0,
@@ -237,13 +283,14 @@ Program load_program(Step step, Options options) {
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());
-  program.pool = std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
+  program.threads =
+      std::make_unique<ThreadPool>(given.threads > 0 ? given.threads : ThreadPool::all_threads());
   if (!given.random_weights.empty()) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
     ProgressLine progress("Making random weights", shows_progress(given));
     Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
-    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
+    program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   } else {
     const std::filesystem::path folder = model_folder(given);
     program.model_name = folder.string();
@@ -251,7 +298,7 @@ Program load_program(Step step, Options options) {
     if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights", shows_progress(given));
     Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
-    program.model = make_model(config, std::move(weights), program.dtype, *program.pool, program.gpu);
+    program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   }
   add_requests(program);
   if (!given.system_prompt.empty()) {
@@ -308,42 +355,12 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 Report run_and_print(Program& program, const Cache& cache) {
   const Options& options = program.options;
   const bool is_live = !options.json && program.tokenizer && isatty(STDOUT_FILENO) == 1;
-  PassProgress progress(*cache.store, program.model->config().layers, shows_progress(options));
-  std::optional<LiveText> live;
-  if (is_live) {
-    live.emplace(*program.tokenizer, program.requests.size(),
-                 options.ignore_eos ? std::vector<std::int32_t>{} : program.model->config().eos_ids,
-                 [&](std::string_view text) {
-                   if (text.empty()) return;
-                   progress.text_begins();
-                   fmt::print("{}", text);
-                   std::fflush(stdout);
-                 });
-  }
-
-  RunSettings settings{options.logits, options.debug_preempt_every, program.pinned_prefix};
-  if (live) {
-    settings.on_token = [&](std::size_t sequence, std::int32_t id) { live->push(sequence, id); };
-    settings.on_end = [&](std::size_t sequence, const std::string& reason) {
-      live->end(sequence, reason == "error");
-    };
-  }
-  KvStore& store = program.gpu ? *cache.store : progress;
-  Report report = run_with_trace(program, *cache.manager, store, settings);
+  Report report = run_on_terminal(program, cache, is_live);
   const std::string failure = failure_of(report, options.samples);
   const bool all_failed = std::ranges::all_of(
       report.sequences, [](const SequenceReport& sequence) { return !sequence.error.empty(); });
   if (all_failed) throw RunError(failure);
-  report.step = name_of(program.step);
-  report.model = program.model_name;
-  report.device = program.gpu ? "cuda" : "cpu";
-  report.dtype = name_of(program.dtype);
-  report.threads = program.pool->threads();
-  for (SequenceReport& sequence : report.sequences) {
-    std::span<const std::int32_t> ids = sequence.output_ids;
-    if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
-    if (program.tokenizer) sequence.text = program.tokenizer->decode(ids);
-  }
+  complete(report, program);
   fmt::print("{}", options.json ? to_json(report) : to_text(report, is_live));
   if (!failure.empty()) throw RunError(failure);
   return report;

@@ -27,7 +27,7 @@ struct Program {
   Options options;                          ///< as parsed
   std::string model_name;                   ///< the folder, or "random:NAME"
   DType dtype;                              ///< of weights, activations and K/V
-  std::unique_ptr<ThreadPool> pool;         ///< for everything that runs on the CPU
+  std::unique_ptr<ThreadPool> threads;      ///< for everything that runs on the CPU
   std::shared_ptr<const cuda::Device> gpu;  ///< none: the model runs on the CPU
   std::int64_t memory;                      ///< bytes that K and V can take
   /// That a server takes for them at most where the command line does not say how many: half of what the

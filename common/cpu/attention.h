@@ -1,6 +1,16 @@
 /// @file
-/// Causal attention of new tokens over stored keys and values on the CPU, wherever the rows lie. Chapter:
-/// step 1 (the formula), step 3 (reading through a block table).
+/// Causal attention of new tokens over stored keys and values on the CPU, wherever the rows lie. Two rungs:
+///
+/// 1. `attention_plain` (attention_plain.h): the formula as it is written, one number at a time, in double.
+///    The tests hold the second rung against it.
+/// 2. `attention` (here), which all steps run: in float32 vectors, on all threads, with K and V read once for
+///    the query heads that share them, and with a running softmax over chunks of 64 positions. So its memory
+///    does not grow with the context.
+///
+/// `build/bin/bench_kernels --benchmark_filter='cpu/(decode|prefill)'` times the second.
+///
+/// Chapter: docs/transformer.md (the formula), step 1 (the running softmax), step 3 (reading through a block
+/// table).
 #pragma once
 
 #include <cstddef>

@@ -80,10 +80,10 @@ void CpuBackend::for_each_row(std::int64_t rows, std::int64_t cols, Function fun
     for (std::int64_t row = 0; row < rows; ++row) function(row);
     return;
   }
-  pool_.run_pieces(rows, std::max<std::int64_t>(1, kSerialNumbers / cols),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t row = begin; row < end; ++row) function(row);
-                   });
+  threads_.run_pieces(rows, std::max<std::int64_t>(1, kSerialNumbers / cols),
+                      [&](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t row = begin; row < end; ++row) function(row);
+                      });
 }
 
 void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
@@ -137,7 +137,7 @@ void CpuBackend::project(const Matrix& x, std::span<const Product> products) {
     resize(*product.out, x.rows, product.projection->weight.rows);
     outputs.push_back({product.projection, product.out->row(0), product.out->stride});
   }
-  matmul(x.row(0), x.stride, x.rows, outputs, activations_, pool_);
+  matmul(x.row(0), x.stride, x.rows, outputs, activations_, threads_);
 }
 
 void CpuBackend::set_positions(std::span<const std::int32_t> positions,

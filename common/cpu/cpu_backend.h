@@ -14,7 +14,7 @@ namespace kvcache {
 class CpuBackend final : public Backend {
  public:
   /// @param activations  the type that stored results are rounded to; in memory they are floats all the same
-  CpuBackend(DType activations, ThreadPool& pool) : activations_(activations), pool_(pool) {}
+  CpuBackend(DType activations, ThreadPool& threads) : activations_(activations), threads_(threads) {}
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
@@ -34,7 +34,7 @@ class CpuBackend final : public Backend {
   void for_each_row(std::int64_t rows, std::int64_t cols, Function function) const;
 
   DType activations_;
-  ThreadPool& pool_;
+  ThreadPool& threads_;
   std::vector<float> cosines_, sines_;  // [rows, head_dim / 2] of the pass
 };
 

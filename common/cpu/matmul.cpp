@@ -121,7 +121,7 @@ void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const Matmul
 }  // namespace
 
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
-            DType store_as, ThreadPool& pool) {
+            DType store_as, ThreadPool& threads) {
   if (rows == 0) return;
   const Rows x_rows{x, x_stride, rows};
   std::vector<std::int64_t> first_unit{0};  // [outputs + 1]: the units of all products, one after the other
@@ -129,7 +129,7 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
     const std::int64_t units = (to.projection->weight.rows + kUnitOutputs - 1) / kUnitOutputs;
     first_unit.push_back(first_unit.back() + units);
   }
-  pool.run(first_unit.back(), [&](std::int64_t unit) {
+  threads.run(first_unit.back(), [&](std::int64_t unit) {
     std::size_t which = 0;
     while (unit >= first_unit[which + 1]) ++which;
     const MatmulOutput& to = outputs[which];

@@ -23,6 +23,6 @@ struct MatmulOutput {
 /// Every output number is one inner product summed in the order of vec16.h: its bits depend on its row of x
 /// and its row of W alone, not on how many rows are computed together nor on the number of threads.
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
-            DType store_as, ThreadPool& pool);
+            DType store_as, ThreadPool& threads);
 
 }  // namespace kvcache

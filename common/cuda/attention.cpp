@@ -89,11 +89,12 @@ Attention::Attention(const Device& device, const AttentionShape& shape, DType dt
     : shape_(shape),
       dtype_(dtype),
       kernels_(choose(kernels, device, shape.head_dim, dtype)),
-      stream_(device.stream()) {
-  if (shape.head_dim < 8 || shape.head_dim > 256 || shape.head_dim % 8 != 0) {
+      stream_(device.stream()),
+      part_room_(PartRoom::of(shape, 0)) {
+  if (shape.head_dim < 8 || shape.head_dim > kMostHeadDim || shape.head_dim % 8 != 0) {
     throw InputError(fmt::format(
-        "head_dim {} is not a multiple of 8 up to 256, which --device cuda needs; use --device cpu",
-        shape.head_dim));
+        "head_dim {} is not a multiple of 8 up to {}, which --device cuda needs; use --device cpu",
+        shape.head_dim, kMostHeadDim));
   }
 }
 
@@ -136,14 +137,12 @@ std::vector<std::int64_t> Attention::launch_key() const {
 }
 
 void Attention::reserve_parts(std::int64_t parts) {
-  if (parts <= part_room_) return;
+  if (parts <= part_room_.parts) return;
   check(cudaStreamSynchronize(stream_), "waiting for the GPU");
-  const std::int64_t room = 2 * parts;
-  const std::int64_t part_queries = std::min<std::int64_t>(kTileQueries, shape_.heads / shape_.kv_heads);
-  const std::int64_t queries = room * shape_.kv_heads * part_queries;
-  part_sums_.reserve(queries * shape_.head_dim, "attention over long contexts");
-  part_softmax_.reserve(queries, "attention over long contexts");
-  arrived_.reserve(room * shape_.kv_heads, "attention over long contexts");
+  const PartRoom room = PartRoom::of(shape_, parts);
+  part_sums_.reserve(room.sums, "attention over long contexts");
+  part_softmax_.reserve(room.softmax, "attention over long contexts");
+  arrived_.reserve(room.arrived, "attention over long contexts");
   check(cudaMemsetAsync(arrived_.data(), 0, static_cast<std::size_t>(arrived_.size()) * sizeof(std::uint32_t),
                         stream_),
         "clearing counters on the GPU");
@@ -166,7 +165,7 @@ void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std
   pass.kv_heads = static_cast<std::int32_t>(shape_.kv_heads);
   pass.group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
   pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);
-  pass.part_queries = std::min(kTileQueries, pass.group);
+  pass.part_queries = static_cast<std::int32_t>(part_room_.queries);
   pass.scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(shape_.head_dim));
   pass.part_sums = part_sums_.data();
   pass.part_softmax = part_softmax_.data();

@@ -2,6 +2,21 @@
 /// Causal attention of new tokens over stored keys and values on the GPU, wherever the rows lie: contiguous
 /// (steps 1 and 2, and step 3 after a gather) or in blocks (steps 3 and 4). One kernel body serves both, so
 /// all give the same bits. Chapter: step3_paged/README.md.
+///
+/// The rungs, each named like the file of its kernels, which a profiler shows under that name too:
+///
+/// 1. attention_plain: the formula. One warp per query head takes one position after the other.
+///    Decodes at 47 GB/s, 1.5% of the rate of a read alone; prefills at 1.0 TFLOP/s.
+/// 2. attention_tiles: tiles of keys go to shared memory and are read once for all query heads of a KV head;
+///    several thread blocks share a long row. 1,210 GB/s, 38%; 22.5 TFLOP/s.
+/// 3. attention_mma (attention_mma_decode, attention_mma_prefill), for f16 and bf16 with a head_dim of 64 or
+///    128: products on tensor cores, and tiles asked for before they are needed. 2,804 GB/s, 88%; 234
+///    TFLOP/s.
+///
+/// Decode is of 64 sequences of 4,096 tokens and prefill of one, with 16 query heads over 8 KV heads of 128,
+/// bf16, blocks of 16 in random order, on an H100 (docs/results/2026-11-28-h100-cuda.md). This times them:
+///
+///     build/bin/bench_kernels --benchmark_filter='cuda/(decode|prefill)/.*/paged'
 #pragma once
 
 #include <cstdint>
@@ -16,8 +31,8 @@
 
 namespace kvcache::cuda {
 
-/// Which kernels run. All but `automatic` are for tests and benchmarks: the stages in which the fast kernels
-/// came to be. Where a stage cannot do what is asked, the one before it does.
+/// Which kernels run. All but `automatic` are for tests and benchmarks: the rungs above. Where a rung cannot
+/// do what is asked, the one before it does.
 enum class AttentionKernels : std::uint8_t {
   automatic,    ///< the fastest that can
   plain,        ///< the formula: one warp per query head
@@ -38,7 +53,7 @@ enum class AttentionKernels : std::uint8_t {
 /// positions.
 class Attention {
  public:
-  /// @throws InputError for a head_dim that is not a multiple of 8, or beyond 256.
+  /// @throws InputError for a head_dim that is not a multiple of 8, or beyond kMostHeadDim.
   Attention(const Device& device, const AttentionShape& shape, DType dtype,
             AttentionKernels kernels = AttentionKernels::automatic);
 
@@ -71,7 +86,7 @@ class Attention {
   std::int64_t decode_count_ = 0, prefill_count_ = 0;
 
   // Results of rows whose positions several thread blocks share, until the last of them merges the parts.
-  std::int64_t part_room_ = 0;
+  PartRoom part_room_;
   DeviceBuffer<float> part_sums_;        ///< [parts, kv_heads, part_queries, head_dim]
   DeviceBuffer<float2> part_softmax_;    ///< [parts, kv_heads, part_queries]
   DeviceBuffer<std::uint32_t> arrived_;  ///< [parts, kv_heads], all 0 between kernels

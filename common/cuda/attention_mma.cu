@@ -70,7 +70,8 @@ __device__ void merge_warps(const AttentionPass& pass, const AttentionTile& tile
 /// One row's queries of one KV head over one part of its positions. Warp w takes the tiles w, w + 4, ... of
 /// 16 keys. K of a tile is replaced by that of a later one as soon as it is scored, V as soon as it is added.
 template <typename T, int D>
-__global__ __launch_bounds__(32 * kWarps, 3) void decode(const __grid_constant__ AttentionPass pass) {
+__global__ __launch_bounds__(32 * kWarps,
+                             3) void attention_mma_decode(const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
   using S = Sizes<D>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
@@ -148,7 +149,8 @@ static_assert(kTensorCorePrefillQueries == kWarps * kTileQueries);
 /// 64 queries of one sequence and KV head over all positions that any of them sees. Each warp has 16 of them,
 /// and brings a quarter of each tile of keys.
 template <typename T, int D>
-__global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ AttentionPass pass) {
+__global__ __launch_bounds__(32 *
+                             kWarps) void attention_mma_prefill(const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
   using S = Sizes<D>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
@@ -215,17 +217,18 @@ __global__ __launch_bounds__(32 * kWarps) void prefill(const __grid_constant__ A
 
 using Kernel = void (*)(AttentionPass);
 
+/// @param name  of the kernel, for the error
 /// @param shared_bytes  of a thread block
-void launch_tiles(Kernel kernel, int shared_bytes, const AttentionPass& pass, std::int64_t tiles,
-                  cudaStream_t stream) {
+void launch_tiles(const char* name, Kernel kernel, int shared_bytes, const AttentionPass& pass,
+                  std::int64_t tiles, cudaStream_t stream) {
   if (tiles == 0) return;
   // Else the first-level cache may be left so much that fewer blocks fit.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
-        "attention");
+        name);
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kWarps),
                           static_cast<std::size_t>(shared_bytes)};
-  launch("attention", kernel, shape, stream, pass);
+  launch(name, kernel, shape, stream, pass);
 }
 
 /// Calls `function.operator()<T, D>()` with the number type and head_dim of a pass.
@@ -242,20 +245,23 @@ void with_sizes(DType dtype, int head_dim, Function function) {
 
 bool tensor_core_kernels_are_built() {
   cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, decode<__half, 64>), "looking for the tensor-core kernels");
+  check(cudaFuncGetAttributes(&attributes, attention_mma_decode<__half, 64>),
+        "looking for the tensor-core kernels");
   return attributes.ptxVersion >= 80;
 }
 
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
-    launch_tiles(decode<T, D>, Sizes<D>::decode_bytes, pass, tiles, stream);
+    launch_tiles("attention_mma_decode", attention_mma_decode<T, D>, Sizes<D>::decode_bytes, pass, tiles,
+                 stream);
   });
 }
 
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles,
                              cudaStream_t stream) {
   with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
-    launch_tiles(prefill<T, D>, Sizes<D>::prefill_bytes, pass, tiles, stream);
+    launch_tiles("attention_mma_prefill", attention_mma_prefill<T, D>, Sizes<D>::prefill_bytes, pass, tiles,
+                 stream);
   });
 }
 

@@ -7,12 +7,12 @@
 namespace kvcache::cuda {
 namespace {
 
-constexpr int kMostDimsPerLane = 256 / 32;
+constexpr int kMostDimsPerLane = kMostHeadDim / 32;
 
 /// out = softmax(q K^T / sqrt(head_dim)) V for one query per warp, with the running softmax: whenever a
 /// larger score comes, what was summed so far is scaled down to it.
 template <typename T>
-__global__ void attend(const __grid_constant__ AttentionPass pass) {
+__global__ void attention_plain(const __grid_constant__ AttentionPass pass) {
   const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];
   const int kv_head = static_cast<int>(blockIdx.x) % pass.kv_heads;
   const int query = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -53,7 +53,8 @@ __global__ void attend(const __grid_constant__ AttentionPass pass) {
 
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kTileQueries)};
-  with_number_type(dtype, [&]<typename T>() { launch("attention", attend<T>, shape, stream, pass); });
+  with_number_type(dtype,
+                   [&]<typename T>() { launch("attention_plain", attention_plain<T>, shape, stream, pass); });
 }
 
 }  // namespace kvcache::cuda

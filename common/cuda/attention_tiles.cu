@@ -187,7 +187,7 @@ __device__ void write(const AttentionPass& pass, const AttentionTile& tile, int 
 }
 
 template <typename T, int D>
-__global__ __launch_bounds__(32 * kWarps) void attend(const __grid_constant__ AttentionPass pass) {
+__global__ __launch_bounds__(32 * kWarps) void attention_tiles(const __grid_constant__ AttentionPass pass) {
   using S = Sizes<D>;
   extern __shared__ uint4 shared_bytes[];
   SharedTile<D>& shared = *reinterpret_cast<SharedTile<D>*>(shared_bytes);
@@ -223,7 +223,7 @@ template <typename T, int D>
 void launch_tiles(const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kWarps),
                           sizeof(SharedTile<D>)};
-  launch("attention", attend<T, D>, shape, stream, pass);
+  launch("attention_tiles", attention_tiles<T, D>, shape, stream, pass);
 }
 
 }  // namespace
@@ -232,7 +232,7 @@ void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles,
   with_number_type(dtype, [&]<typename T>() {
     if (pass.head_dim <= 64) return launch_tiles<T, 64>(pass, tiles, stream);
     if (pass.head_dim <= 128) return launch_tiles<T, 128>(pass, tiles, stream);
-    return launch_tiles<T, 256>(pass, tiles, stream);
+    return launch_tiles<T, kMostHeadDim>(pass, tiles, stream);
   });
 }
 

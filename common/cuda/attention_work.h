@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/base/attention_shape.h"
 #include "common/base/dtype.h"
 
 namespace kvcache::cuda {
@@ -53,20 +54,60 @@ struct AttentionTile {
   std::int32_t first_part = 0;   ///< where part 0 is kept, if there are several
 };
 
+/// The largest head_dim that the kernels take: what a thread holds of a head has its place in registers.
+constexpr std::int32_t kMostHeadDim = 256;
+
 /// Queries that one thread block takes at most: the 16 rows of a tensor-core tile ...
 constexpr std::int32_t kTileQueries = 16;
 /// ... and four of them where tensor cores prefill.
 constexpr std::int32_t kTensorCorePrefillQueries = 4 * kTileQueries;
 
+/// Positions of the shortest part of a row: few enough to keep the GPU busy with few sequences.
+constexpr std::int32_t kShortestPart = 256;
+
 /// Positions per part for a row that sees `context` positions. By nothing but its own length, so that a row's
-/// bits do not depend on what else is in the pass. Parts of 256 keep the GPU busy with few sequences. More
-/// than 64 of them would cost more in merging than they gain, so beyond 16,384 positions the parts get longer
-/// instead. A multiple of 64, so that tiles of keys fit.
+/// bits do not depend on what else is in the pass. More than 64 parts would cost more in merging than they
+/// gain, so beyond 16,384 positions the parts get longer instead. A multiple of 64, so that tiles of keys
+/// fit.
 constexpr std::int32_t split_length(std::int32_t context) {
-  constexpr std::int32_t kShortest = 256, kMostParts = 64;
+  constexpr std::int32_t kMostParts = 64;
   const std::int32_t tiles = ((context - 1) / kMostParts + 1 + 63) / 64;
-  return std::max(kShortest, tiles * 64);
+  return std::max(kShortestPart, tiles * 64);
 }
+
+/// Memory for the parts of rows, as Attention reserves it.
+struct PartRoom {
+  std::int64_t parts = 0;    ///< that there is room for
+  std::int64_t queries = 0;  ///< of a part and KV head: those of the largest decode tile
+  std::int64_t sums = 0;     ///< numbers of AttentionPass::part_sums
+  std::int64_t softmax = 0;  ///< of AttentionPass::part_softmax
+  std::int64_t arrived = 0;  ///< of AttentionPass::arrived
+
+  /// For twice the parts of a pass: to grow, Attention waits for the GPU, and so it should seldom.
+  static constexpr PartRoom of(const AttentionShape& shape, std::int64_t parts) {
+    PartRoom room;
+    room.parts = 2 * parts;
+    room.queries = std::min<std::int64_t>(kTileQueries, shape.heads / shape.kv_heads);
+    room.arrived = room.parts * shape.kv_heads;
+    room.softmax = room.arrived * room.queries;
+    room.sums = room.softmax * shape.head_dim;
+    return room;
+  }
+
+  /// The most that passes of `sequences` sequences, of `tokens` tokens together, ever need.
+  static constexpr PartRoom at_most(const AttentionShape& shape, std::int64_t tokens,
+                                    std::int64_t sequences) {
+    const std::int64_t tiles = (shape.heads / shape.kv_heads + kTileQueries - 1) / kTileQueries;  // of a row
+    return of(shape, tiles * (tokens / kShortestPart + sequences));
+  }
+
+  /// Of the GPU's memory.
+  constexpr std::int64_t bytes() const {
+    return sums * static_cast<std::int64_t>(sizeof(float)) +
+           softmax * static_cast<std::int64_t>(sizeof(float2)) +
+           arrived * static_cast<std::int64_t>(sizeof(std::uint32_t));
+  }
+};
 
 /// All that a kernel is given. Passed by value.
 struct AttentionPass {

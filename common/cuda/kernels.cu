@@ -1,6 +1,7 @@
 /// @file
 /// See kernels.h. These kernels move memory and compute little: a thread takes 16 bytes at a time where rows
 /// are aligned for it.
+#include "common/cuda/attention_work.h"
 #include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
 
@@ -108,7 +109,7 @@ template <typename T>
 __global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t heads,
                                        std::int64_t total_heads, int head_dim, const T* norm, float eps,
                                        const float* cosines, const float* sines) {
-  constexpr int kPairs = 256 / 2 / kWarp;  // that one thread holds of the largest head
+  constexpr int kPairs = kMostHeadDim / 2 / kWarp;  // that one thread holds of the largest head
   const std::int64_t head = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (head >= total_heads) return;
   const std::int64_t row = head / heads;

@@ -37,7 +37,7 @@ void rotation_table(const std::int32_t* positions, const float* inverse_frequenc
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
 
 /// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim] unless that is nullptr, then
-/// turns its pairs (d, d + head_dim / 2). head_dim is even and at most 256.
+/// turns its pairs (d, d + head_dim / 2). head_dim is even and at most kMostHeadDim.
 void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const void* norm, float eps,
                      const float* cosines, const float* sines, cudaStream_t stream);
 

@@ -40,17 +40,22 @@ class Buffer {
   /// memory given back may still be in use by queued work: freeing waits for that.
   void reserve(std::int64_t count, const char* what) {
     if (count <= size_) return;
-    const std::int64_t room = std::max(count, size_ * 3 / 2);
+    const std::int64_t room = std::max(count, grown_from(size_));
     memory_.reset();
     size_ = 0;
     memory_ = allocate(room * static_cast<std::int64_t>(sizeof(T)), what);
     size_ = room;
   }
 
+  /// The most that there is ever room for, if reserve() is never asked for more than `count`.
+  static constexpr std::int64_t most_room(std::int64_t count) { return grown_from(count); }
+
   T* data() const { return static_cast<T*>(memory_.get()); }  ///< [size]; nullptr if nothing was reserved
   std::int64_t size() const { return size_; }                 ///< numbers that there is room for
 
  private:
+  static constexpr std::int64_t grown_from(std::int64_t size) { return size * 3 / 2; }
+
   std::shared_ptr<void> memory_;
   std::int64_t size_ = 0;
 };

@@ -1,6 +1,6 @@
 /// @file
-/// See sampling.h. Two kernels: `arg_max` finds the largest logit of each row, which is all that greedy picks
-/// need; `sample` goes on from there for the others, one thread block per pick.
+/// See sampling.h. Two kernels: `sampling_arg_max` finds the largest logit of each row, which is all that
+/// greedy picks need; `sampling_draw` goes on from there for the others, one thread block per pick.
 ///
 /// The ids are the CPU's because nothing depends on the order in which threads come. Weights are whole
 /// numbers (model/sampling_weight.h), and what top-k and top-p keep is written as a border, "every logit
@@ -20,7 +20,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kSliceThreads = 256;
-constexpr int kSlice = 4 * kSliceThreads;  ///< ids of a row that a block of arg_max looks at
+constexpr int kSlice = 4 * kSliceThreads;  ///< ids of a row that a block of sampling_arg_max looks at
 constexpr int kSampleThreads = 512;        ///< of the block that has a row to itself
 constexpr int kReadAhead = 8;  ///< numbers that a thread asks for at once, as memory is slow to answer
 constexpr std::int64_t kMostSampling = 128;  ///< rows at a time: as many blocks as a large GPU runs at once
@@ -75,12 +75,12 @@ struct Task {
   const std::int64_t* rows;  // [picks]
   const Draw* draws;         // [picks] only where some are sampled
   std::uint64_t* found;      // [picks] ranked(): first the largest of the row, then the one picked
-  std::uint64_t* weights;    // [blocks of sample, vocab]
+  std::uint64_t* weights;    // [blocks of sampling_draw, vocab]
 };
 
 /// A block per slice of a row, so that a single row is spread over the whole GPU. `found` is 0 before.
 template <typename T>
-__global__ void __launch_bounds__(kSliceThreads) arg_max(Task<T> task) {
+__global__ void __launch_bounds__(kSliceThreads) sampling_arg_max(Task<T> task) {
   using Reduce = cub::BlockReduce<std::uint64_t, kSliceThreads>;
   __shared__ typename Reduce::TempStorage storage;
   const auto larger = [](std::uint64_t a, std::uint64_t b) { return a > b ? a : b; };
@@ -103,7 +103,7 @@ struct BlockSums {
   std::uint64_t total;
 };
 
-/// All threads of `sample`'s block must call it.
+/// All threads of `sampling_draw`'s block must call it.
 __device__ BlockSums block_sums(std::uint64_t number) {
   using Scan = cub::BlockScan<std::uint64_t, kSampleThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage storage;
@@ -237,7 +237,7 @@ __device__ void find_place(const Row<T>& row, const Border& border, std::uint64_
 /// A block per pick that is not greedy and whose largest logit is finite; with more picks, each block takes
 /// several. Always the same thread deals with an id, so the weights need no barrier.
 template <typename T>
-__global__ void __launch_bounds__(kSampleThreads) sample(Task<T> task) {
+__global__ void __launch_bounds__(kSampleThreads) sampling_draw(Task<T> task) {
   for (std::int64_t pick = blockIdx.x; pick < task.picks; pick += gridDim.x) {
     const Draw draw = task.draws[pick];
     const std::uint32_t largest = key_in(task.found[pick]);
@@ -310,8 +310,8 @@ std::vector<Picked> PickIds::operator()(DType dtype, const void* logits, std::in
                        .found = found_.data(),
                        .weights = weights_.data()};
     const dim3 slices(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(vocab, kSlice)));
-    launch("arg_max", arg_max<T>, {slices, kSliceThreads}, stream, task);
-    launch("sample", sample<T>, {static_cast<unsigned>(blocks), kSampleThreads}, stream, task);
+    launch("sampling_arg_max", sampling_arg_max<T>, {slices, kSliceThreads}, stream, task);
+    launch("sampling_draw", sampling_draw<T>, {static_cast<unsigned>(blocks), kSampleThreads}, stream, task);
     check(cudaMemcpyAsync(found_here_.data(), found_.data(), found_bytes, cudaMemcpyDeviceToHost, stream),
           "copying the picked ids");
     check(cudaStreamSynchronize(stream), "waiting for the picked ids");

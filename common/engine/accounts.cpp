@@ -31,10 +31,8 @@ void Accounts::prefill(const PassPlan& plan, double ms) {
 
 Report Accounts::finish(const KvManager& manager, std::int64_t preemptions) {
   TimingReport& timing = report_.timing;
-  for (const SequenceReport& sequence : report_.sequences) {
-    timing.decode_tokens +=
-        std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.output_ids.size()) - 1);
-  }
+  for (const SequenceReport& sequence : report_.sequences)
+    timing.decode_tokens += sequence.outputs_fed_back();
   for (const double ms : timing.decode_pass_ms) timing.decode_ms += ms;
   const auto per_second = [](std::int64_t tokens, double ms) {
     return ms > 0 ? std::optional(static_cast<double>(tokens) / ms * 1e3) : std::nullopt;

@@ -26,7 +26,7 @@ class Accounts {
     return static_cast<std::int64_t>(report_.timing.decode_pass_ms.size());
   }
 
-  /// A pass has run and was committed: counts its K/V rows, and keeps the memory report of the greatest
+  /// A pass is queued and committed: counts its K/V rows, and keeps the memory report of the greatest
   /// reservation, and of those the one with the most in it.
   void pass(const PassPlan& plan, const KvManager& manager);
   /// A pass that computed a prompt, or the rest of one, took `ms`.
@@ -37,7 +37,7 @@ class Accounts {
   void fork(std::size_t parent, std::size_t child) { projected_[child] = projected_[parent]; }
 
   /// The report with its sums and rates, when all sequences have ended.
-  Report finish(const KvManager& manager, std::int64_t preemptions);
+  [[nodiscard]] Report finish(const KvManager& manager, std::int64_t preemptions);
 
  private:
   Report report_;

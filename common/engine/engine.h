@@ -30,7 +30,8 @@
 
 namespace kvcache {
 
-/// What a client asks for.
+/// What a client asks for. Unlike a Request (run.h), which is one sequence of a list and has its samples
+/// behind it there, it stands for all its samples, and a text may end them.
 struct GenerationRequest {
   std::vector<std::int32_t> prompt_ids;  ///< at least one, fewer than the context
   std::int64_t max_tokens = 64;          ///< new tokens of each sample; 0: prefill only
@@ -144,7 +145,7 @@ class Engine {
     GenerationId id = 0;
     GenerationRequest asked;
     OnGenerationEvent on_event;
-    std::deque<Sample> samples;  // they stay where they are
+    std::deque<Sample> samples;  // the scheduler points to them: growing moves no element
     std::int64_t open = 0;       // samples that have not ended
     std::string error;           // what is wrong with its logits; empty: nothing
     GenerationSummary summary;
@@ -168,6 +169,7 @@ class Engine {
   const Tokenizer* tokenizer_;
   SchedulerSettings settings_;
   Scheduler scheduler_;
+  // Samples refer to theirs: growing an unordered_map moves no element.
   std::unordered_map<GenerationId, Generation> generations_;
   std::int32_t last_sequence_ = 0;
   EngineTotals totals_;

@@ -69,8 +69,9 @@ class EngineThread {
   /// @param arrived  since when it waits
   /// @return its id, or why it is not taken: then the listener is never called
   /// @throws InputError as Engine::check
-  std::variant<GenerationId, Refusal> submit(GenerationRequest request, OnGenerationEvent on_event,
-                                             Engine::Clock::time_point arrived = Engine::Clock::now());
+  [[nodiscard]] std::variant<GenerationId, Refusal> submit(
+      GenerationRequest request, OnGenerationEvent on_event,
+      Engine::Clock::time_point arrived = Engine::Clock::now());
   /// Requests that are there at most.
   std::int64_t max_requests() const { return max_requests_; }
   /// Requests that are there: submitted, and not ended.
@@ -82,7 +83,7 @@ class EngineThread {
   void close();
   /// Waits until none is there.
   /// @return false if some still are after `at_most`
-  bool wait_until_idle(std::chrono::milliseconds at_most);
+  [[nodiscard]] bool wait_until_idle(std::chrono::milliseconds at_most);
   /// Cancels all that are there.
   void cancel_all();
 

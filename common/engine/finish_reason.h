@@ -13,7 +13,7 @@ namespace kvcache {
 /// Why a sequence ends with the ids it has: "stop" for an end-of-sequence id, "length" for its number of
 /// tokens or the end of the context. Empty: it goes on.
 /// @param token_ids  [prompt_tokens + outputs]
-std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
-                          std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos);
+[[nodiscard]] std::string finish_reason(const ModelConfig& config, std::span<const std::int32_t> token_ids,
+                                        std::int64_t prompt_tokens, std::int64_t max_tokens, bool ignore_eos);
 
 }  // namespace kvcache

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/engine/accounts.h"
@@ -40,7 +41,7 @@ class Loop {
         settings_(settings),
         accounts_(requests.size()),
         scheduler_(manager, {.prefill_alone = true, .preempt_every = settings.preempt_every}) {
-    sequences_.reserve(requests.size());  // they stay where they are
+    sequences_.reserve(requests.size());  // the scheduler points to them, so they must not move
     for (const Request& request : requests) {
       const std::size_t index = sequences_.size();
       accounts_.sequence(index).prompt_ids = request.prompt_ids;

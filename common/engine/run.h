@@ -68,8 +68,8 @@ struct RunSettings {
 /// finite ("error"): then the others go on, and nothing that it stored can be found.
 /// @param requests  every prompt must fit the manager's capacity
 /// @return the report, but for step, model, device, dtype, threads and texts.
-Report run(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
-           const RunSettings& settings = {});
+[[nodiscard]] Report run(Transformer& model, KvManager& manager, KvStore& store,
+                         std::span<const Request> requests, const RunSettings& settings = {});
 
 /// For runs that count as a whole.
 /// @throws RunError saying what is wrong with the first sequence that ended with "error", if there is one.

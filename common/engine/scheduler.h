@@ -108,9 +108,9 @@ class Scheduler {
   /// @param cached_tokens  as KvManager::discard
   void discard(ScheduledSequence& sequence, std::int64_t cached_tokens);
 
-  /// Plans the next pass. It is followed by `commit` once the pass runs, before anything else.
-  NextPass next();
-  /// To be called when a device has been given the pass.
+  /// Plans the next pass. It is followed by `commit` once the pass is queued, before anything else.
+  [[nodiscard]] NextPass next();
+  /// The pass is queued (KvManager::commit).
   void commit(const NextPass& pass);
   /// Plans the pass after the one that is being computed, if nobody has to be preempted for it. For this all
   /// that get a token from the pass have kUnknownToken as their last, and those that end with it, whatever it

@@ -51,7 +51,7 @@ Json json_of(const CacheState::Content& content) {
           {"parent", content.parent}};
 }
 
-/// The entries of [blocks or slots] that differ, each under its number.
+/// The entries of [blocks] or [host blocks] that differ, each under its number.
 template <typename Value, typename ToJson>
 Json differences(const std::vector<Value>& before, const std::vector<Value>& now, ToJson to_json) {
   Json json = Json::object();

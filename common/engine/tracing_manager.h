@@ -31,7 +31,7 @@ class TracingManager final : public KvManager {
   TracingManager(KvManager& traced, std::ostream& out, const std::string& step, const std::string& model,
                  TextOfToken text_of_token);
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;

@@ -33,7 +33,7 @@ struct CacheState {
   std::vector<std::int32_t> references;        ///< [blocks] sequences that refer to each
   std::vector<std::int32_t> free;              ///< blocks that nobody refers to, the next to be taken first
   std::vector<Content> contents;               ///< [blocks]; empty in steps 2 and 3
-  std::vector<Content> host;                   ///< [slots of the host tier]
+  std::vector<Content> host;                   ///< [host blocks]
 };
 
 }  // namespace kvcache

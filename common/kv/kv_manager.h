@@ -32,22 +32,22 @@ struct Work {
 /// @throws std::logic_error that names the sequence.
 void check_work(std::span<const Work> work, const std::function<std::int64_t(std::int32_t)>& stored);
 
-/// The bookkeeping of one step. A plan must be followed by `commit` once the pass has run, or by `abort`.
+/// The bookkeeping of one step. A plan must be followed by `commit` once its pass is queued, or by `abort`.
 class KvManager {
  public:
   virtual ~KvManager() = default;
 
   /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen
-  /// before is registered. Rows whose K and V are remembered are left out, but for at least one, whose logits
-  /// are wanted.
+  /// before is registered. Cached rows are skipped, except the last: its logits are needed.
   /// @return nothing if it does not fit now; then nothing has changed.
   /// @throws std::logic_error as `check_work`, and if the plan before is neither committed nor aborted; then
   /// nothing has changed either.
-  virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
-  /// The pass has been given to the device: lengths advance. An id that was not known when the pass was
-  /// planned, the last of a sequence, is in `plan` now.
+  [[nodiscard]] virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
+  /// The pass is queued: lengths advance. What is planned from here on runs after it on the same stream, so
+  /// it may count on K and V that a GPU has yet to write. An id that was not known when the pass was planned,
+  /// the last of a sequence, is in `plan` now.
   virtual void commit(const PassPlan& plan) = 0;
-  /// The pass will not run: the exact inverse of `plan`.
+  /// The pass will not be queued: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;

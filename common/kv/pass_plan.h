@@ -12,6 +12,12 @@
 
 namespace kvcache {
 
+/// The position from which a sequence of `length` tokens is computed where K and V of the first `known` are
+/// kept. The last token is always computed: its K and V may be known, but the logits after it are not kept.
+inline std::int64_t first_computed(std::int64_t known, std::int64_t length) {
+  return std::min(known, length - 1);
+}
+
 /// A block whose K and V, of all layers, are copied to another one.
 struct BlockCopy {
   std::int32_t from = 0;  ///< block id
@@ -43,7 +49,7 @@ struct PassPlan {
   void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
     if (row_begin.empty()) row_begin.push_back(0);
     const auto length = static_cast<std::int32_t>(token_ids.size());
-    first = std::min(first, length - 1);
+    first = static_cast<std::int32_t>(first_computed(first, length));
     sequences.push_back(sequence);
     context_len.push_back(length);
     for (std::int32_t position = first; position < length; ++position) {

@@ -3,7 +3,9 @@
 /// text or as one JSON object by common/cli/print.h; the JSON names are a contract (schema 1).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,11 @@ struct SequenceReport {
   std::vector<std::int32_t> block_table;  ///< as the sequence ended; empty in steps 1 and 2
   double ttft_ms = 0;                     ///< from the run's turn to this sequence until its first token
   std::vector<float> logits;              ///< [vocab] after the prompt; empty unless asked for
+
+  /// Output ids that went through the model: all but the last, which is never fed back.
+  std::int64_t outputs_fed_back() const { return std::max<std::int64_t>(0, std::ssize(output_ids) - 1); }
+  /// Tokens that had K and V as the sequence ended.
+  std::int64_t stored_tokens() const { return std::ssize(prompt_ids) + outputs_fed_back(); }
 };
 
 /// How long the passes of a run took. Loading the model is not in it. What was not measured has no value:
@@ -29,7 +36,7 @@ struct TimingReport {
   double prefill_ms = 0;                       ///< passes that compute prompts for the first time
   double decode_ms = 0;                        ///< decode passes, and preempted sequences computed again
   std::int64_t prefill_tokens = 0;             ///< prompt rows computed
-  std::int64_t decode_tokens = 0;              ///< sum over sequences of max(0, outputs - 1)
+  std::int64_t decode_tokens = 0;              ///< sum over sequences of `outputs_fed_back`
   std::optional<double> ms_per_token;          ///< decode_ms / decode passes
   std::optional<double> prefill_tokens_per_s;  ///< prefill_tokens in prefill_ms
   std::optional<double> decode_tokens_per_s;   ///< decode_tokens in decode_ms

@@ -57,7 +57,7 @@ class Backend {
   virtual void read(const Matrix& x, std::span<float> out) = 0;
   /// Lets each pick's sampler choose an id from its row of `logits` [rows, vocab].
   /// @return [picks] as Sampler::pick: a row that gives no id does not touch the others
-  virtual std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) = 0;
+  [[nodiscard]] virtual std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) = 0;
 };
 
 }  // namespace kvcache

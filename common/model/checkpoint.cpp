@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/base/input_file.h"

@@ -29,6 +29,6 @@ struct Checkpoint {
 /// files of the folder are not opened, and a shard holds exactly the tensors that the index says it holds.
 /// @throws InputError naming file and tensor: no such files, a shard that is missing, damaged or outside the
 /// folder, a tensor that index and shard disagree on.
-Checkpoint open_checkpoint(const std::filesystem::path& folder);
+[[nodiscard]] Checkpoint open_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace kvcache

@@ -19,6 +19,8 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/base/input_file.h"

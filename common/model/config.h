@@ -51,9 +51,11 @@ struct ModelConfig {
   /// "the model's context is 512", and where a window is the reason, that.
   std::string context_sentence() const;
 
+  /// Numbers of K, or of V, of one token in one layer.
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
   /// Bytes that K and V of one token take over all layers, for numbers of `bytes_per_number`.
   std::int64_t kv_bytes_per_token(std::int64_t bytes_per_number) const {
-    return layers * 2 * kv_heads * head_dim * bytes_per_number;
+    return layers * 2 * kv_width() * bytes_per_number;
   }
 };
 
@@ -61,11 +63,11 @@ struct ModelConfig {
 /// @throws InputError naming file, field and value: a missing or unreadable file, JSON that is not an object,
 /// a missing or impossible size, and, by name, everything a configuration can ask for that this project does
 /// not do.
-ModelConfig read_config(const std::filesystem::path& folder);
+[[nodiscard]] ModelConfig read_config(const std::filesystem::path& folder);
 
 /// The configuration of a named shape for `--random-weights`: "fairytale", "qwen3-0.6b", "tinyllama-1.1b",
 /// "llama-3.2-1b", ...; 32,768 positions, no end-of-sequence id.
 /// @throws InputError that lists the names, for an unknown one.
-ModelConfig named_config(const std::string& name);
+[[nodiscard]] ModelConfig named_config(const std::string& name);
 
 }  // namespace kvcache

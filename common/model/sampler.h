@@ -48,7 +48,7 @@ struct Picked {
 
 /// What is wrong, in words for whoever asked for a token.
 /// @param picked  without an id
-std::string message_of(const Picked& picked);
+[[nodiscard]] std::string message_of(const Picked& picked);
 
 /// One sequence's source of random picks. Two samplers with equal parameters give equal ids for equal logits
 /// on every platform; draws depend on nothing but the seed and how many picks were made before.
@@ -61,10 +61,10 @@ class Sampler {
   /// Hugging Face's transformers. Ties go to the lowest id: in arg max, and at the border of top-k and top-p.
   /// Where a logit is NaN or +infinity, or none is above -infinity, there is no id. It takes its draw all the
   /// same.
-  Picked pick(std::span<const float> logits);
+  [[nodiscard]] Picked pick(std::span<const float> logits);
 
   /// The draw of the next pick, for a device that holds the logits itself: it has to choose as `pick` would.
-  Draw draw();
+  [[nodiscard]] Draw draw();
 
  private:
   SamplingParams params_;

@@ -16,7 +16,7 @@ namespace kvcache {
 /// The rotation speed of each pair of numbers in a head, [head_dim / 2], in radians per position.
 /// Source: Su et al., "RoFormer" (2021); the llama3 type: the Llama 3.1 release, as in Hugging Face
 /// transformers.
-std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
+[[nodiscard]] std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
 
 /// Weights, a backend, and the buffers of one pass.
 class Transformer {
@@ -37,9 +37,11 @@ class Transformer {
   /// of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.
   void forward(const PassPlan& plan, KvStore& store);
   /// Chooses token ids from the logits of the last pass; a pick's row counts the plan's logits_rows.
-  std::vector<Picked> pick(std::span<const Pick> picks) { return backend_->pick(logits_, picks); }
+  [[nodiscard]] std::vector<Picked> pick(std::span<const Pick> picks) {
+    return backend_->pick(logits_, picks);
+  }
   /// The logits of the last pass, row by row, [plan.logits_rows * vocab].
-  std::vector<float> logits();
+  [[nodiscard]] std::vector<float> logits();
 
  private:
   void attention_block(std::int64_t layer, KvStore& store);

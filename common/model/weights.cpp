@@ -1,6 +1,7 @@
 /// @file
-/// Fills the table of weights, from a checkpoint or from a seed. Both work through the same list of slots:
-/// what the configuration says must be there, under which name and in which shape. Chapter: step 1.
+/// Fills the table of weights, from a checkpoint or from a seed. Both work through the same list of
+/// parameters: what the configuration says must be there, under which name and in which shape. Chapter:
+/// step 1.
 #include "common/model/weights.h"
 
 #include <fmt/format.h>
@@ -27,7 +28,7 @@ namespace kvcache {
 namespace {
 
 /// A weight that the configuration asks for.
-struct Slot {
+struct Parameter {
   std::string name;  ///< as transformers stores it
   Weight* weight;
   std::vector<std::int64_t> shape;  ///< [out, in] or [n]
@@ -36,24 +37,24 @@ struct Slot {
 };
 
 /// Every weight of the model, with its place in `weights`, whose layers this makes.
-class Slots {
+class Parameters {
  public:
   /// @param own_head  the head is a weight of its own, not the embedding
-  Slots(const ModelConfig& config, bool own_head, Weights& weights) {
+  Parameters(const ModelConfig& config, bool own_head, Weights& weights) {
     const std::int64_t hidden = config.hidden_size;
     const std::int64_t q_size = config.heads * config.head_dim;
-    const std::int64_t kv_size = config.kv_heads * config.head_dim;
     const std::int64_t inner = config.intermediate_size;
 
-    slots_.push_back({"model.embed_tokens.weight", &weights.embedding, {config.vocab_size, hidden}, hidden});
+    parameters_.push_back(
+        {"model.embed_tokens.weight", &weights.embedding, {config.vocab_size, hidden}, hidden});
     weights.layers.resize(static_cast<std::size_t>(config.layers));
     for (std::size_t index = 0; index < weights.layers.size(); ++index) {
       LayerWeights& layer = weights.layers[index];
       const std::string prefix = fmt::format("model.layers.{}.", index);
       add_norm(prefix + "input_layernorm", layer.attention_norm, hidden);
       add_projection(prefix + "self_attn.q_proj", layer.q, q_size, hidden, config.qkv_bias);
-      add_projection(prefix + "self_attn.k_proj", layer.k, kv_size, hidden, config.qkv_bias);
-      add_projection(prefix + "self_attn.v_proj", layer.v, kv_size, hidden, config.qkv_bias);
+      add_projection(prefix + "self_attn.k_proj", layer.k, config.kv_width(), hidden, config.qkv_bias);
+      add_projection(prefix + "self_attn.v_proj", layer.v, config.kv_width(), hidden, config.qkv_bias);
       if (config.qk_norm) {
         add_norm(prefix + "self_attn.q_norm", layer.q_norm, config.head_dim);
         add_norm(prefix + "self_attn.k_norm", layer.k_norm, config.head_dim);
@@ -65,7 +66,8 @@ class Slots {
       add_projection(prefix + "mlp.down_proj", layer.down, hidden, inner, config.mlp_bias);
     }
     add_norm("model.norm", weights.final_norm, hidden);
-    if (own_head) slots_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
+    if (own_head)
+      parameters_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
   }
 
   /// Takes out the biases that no layer stores: they are zero. transformers fills them so too, where
@@ -73,36 +75,36 @@ class Slots {
   /// layers store stays, and is missing in the others.
   void drop_biases_of_no_layer(const std::function<bool(const std::string& name)>& is_stored) {
     constexpr std::string_view before_layer = "model.layers.";
-    const auto within_layer = [&](const Slot& slot) {
-      return slot.name.substr(slot.name.find('.', before_layer.size()) + 1);
+    const auto within_layer = [&](const Parameter& parameter) {
+      return parameter.name.substr(parameter.name.find('.', before_layer.size()) + 1);
     };
     std::set<std::string> somewhere;
-    for (const Slot& slot : slots_)
-      if (is_stored(slot.name)) somewhere.insert(within_layer(slot));
-    std::erase_if(slots_, [&](const Slot& slot) {
-      return slot.name.ends_with(".bias") && !somewhere.contains(within_layer(slot));
+    for (const Parameter& parameter : parameters_)
+      if (is_stored(parameter.name)) somewhere.insert(within_layer(parameter));
+    std::erase_if(parameters_, [&](const Parameter& parameter) {
+      return parameter.name.ends_with(".bias") && !somewhere.contains(within_layer(parameter));
     });
   }
 
-  std::vector<Slot>::const_iterator begin() const { return slots_.begin(); }
-  std::vector<Slot>::const_iterator end() const { return slots_.end(); }
+  std::vector<Parameter>::const_iterator begin() const { return parameters_.begin(); }
+  std::vector<Parameter>::const_iterator end() const { return parameters_.end(); }
 
  private:
   void add_norm(const std::string& name, Weight& weight, std::int64_t size) {
-    slots_.push_back({name + ".weight", &weight, {size}, 0});
+    parameters_.push_back({name + ".weight", &weight, {size}, 0});
   }
   void add_projection(const std::string& name, Projection& projection, std::int64_t out, std::int64_t in,
                       bool bias) {
-    slots_.push_back({name + ".weight", &projection.weight, {out, in}, in});
-    if (bias) slots_.push_back({name + ".bias", &projection.bias, {out}, in});
+    parameters_.push_back({name + ".weight", &projection.weight, {out, in}, in});
+    if (bias) parameters_.push_back({name + ".bias", &projection.bias, {out}, in});
   }
 
-  std::vector<Slot> slots_;
+  std::vector<Parameter> parameters_;
 };
 
-void place(const Slot& slot, DType dtype, const std::byte* data) {
-  const bool vector = slot.shape.size() == 1;
-  *slot.weight = {dtype, vector ? 1 : slot.shape[0], slot.shape.back(), data};
+void place(const Parameter& parameter, DType dtype, const std::byte* data) {
+  const bool vector = parameter.shape.size() == 1;
+  *parameter.weight = {dtype, vector ? 1 : parameter.shape[0], parameter.shape.back(), data};
 }
 
 /// Writable memory of this process that many weights share, each at a multiple of 64 bytes.
@@ -167,16 +169,16 @@ class Names {
 
 constexpr std::string_view head_name = "lm_head.weight";
 
-/// The tensor of a slot. A tied table may be stored under the head's name alone.
-const CheckpointTensor& find_tensor(const Checkpoint& checkpoint, const Slot& slot, const Names& names,
-                                    bool tied) {
-  const std::string name = names.stored(slot.name);
+/// The tensor of a parameter. A tied table may be stored under the head's name alone.
+const CheckpointTensor& find_tensor(const Checkpoint& checkpoint, const Parameter& parameter,
+                                    const Names& names, bool tied) {
+  const std::string name = names.stored(parameter.name);
   if (const auto found = checkpoint.tensors.find(name); found != checkpoint.tensors.end())
     return found->second;
-  if (tied && slot.name == "model.embed_tokens.weight")
+  if (tied && parameter.name == "model.embed_tokens.weight")
     if (const auto head = checkpoint.tensors.find(std::string(head_name)); head != checkpoint.tensors.end())
       return head->second;
-  const bool untied_head = slot.name == head_name;
+  const bool untied_head = parameter.name == head_name;
   throw InputError(fmt::format("{}: tensor {} is missing{}", checkpoint.contents.string(), shown(name),
                                untied_head ? ", and config.json does not tie it to the embedding" : ""));
 }
@@ -192,10 +194,10 @@ bool has_own_head(const Checkpoint& checkpoint, const Names& names, const ModelC
 /// A tensor that nothing asks for is an error, because leaving out a bias or a layer changes the result. Two
 /// are harmless: rotation frequencies, which are computed from config.json, and the head's name for a tied
 /// model's only table.
-void refuse_unexpected(const Checkpoint& checkpoint, const Slots& slots, const Names& names,
+void refuse_unexpected(const Checkpoint& checkpoint, const Parameters& parameters, const Names& names,
                        const ModelConfig& config) {
   std::vector<std::string> expected;
-  for (const Slot& slot : slots) expected.push_back(names.stored(slot.name));
+  for (const Parameter& parameter : parameters) expected.push_back(names.stored(parameter.name));
   std::sort(expected.begin(), expected.end());
   for (const auto& [name, tensor] : checkpoint.tensors) {
     if (std::binary_search(expected.begin(), expected.end(), name) || name.ends_with("rotary_emb.inv_freq") ||
@@ -216,10 +218,10 @@ DType stored_type(const CheckpointTensor& tensor, const std::string& name) {
                                tensor.file.string(), shown(name), tensor.stored.dtype));
 }
 
-void check_shape(const CheckpointTensor& tensor, const Slot& slot, const std::string& name) {
-  if (tensor.stored.shape != slot.shape)
+void check_shape(const CheckpointTensor& tensor, const Parameter& parameter, const std::string& name) {
+  if (tensor.stored.shape != parameter.shape)
     throw InputError(fmt::format("{}: tensor {} has shape {}, config.json asks for {}", tensor.file.string(),
-                                 shown(name), shown(tensor.stored.shape), shown(slot.shape)));
+                                 shown(name), shown(tensor.stored.shape), shown(parameter.shape)));
 }
 
 constexpr float largest(DType dtype) {
@@ -231,13 +233,13 @@ constexpr std::int64_t piece = std::int64_t{1} << 16;
 
 /// Rounds `count` numbers. Returns the index of the first beyond the target's range, `count` if there is
 /// none.
-std::int64_t convert(ThreadPool& pool, DType from, const std::byte* source, DType to, std::byte* target,
+std::int64_t convert(ThreadPool& threads, DType from, const std::byte* source, DType to, std::byte* target,
                      std::int64_t count) {
   const std::int64_t from_size = size_of(from);
   const std::int64_t to_size = size_of(to);
   const float limit = largest(to);
   std::atomic<std::int64_t> first_beyond = count;
-  pool.run_pieces(count, piece, [&](std::int64_t begin, std::int64_t end) {
+  threads.run_pieces(count, piece, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t index = begin; index < end; ++index) {
       const float value = read_number(from, source + index * from_size);
       write_number(to, value, target + index * to_size);
@@ -250,25 +252,25 @@ std::int64_t convert(ThreadPool& pool, DType from, const std::byte* source, DTyp
   return first_beyond;
 }
 
-/// A slot with the tensor that fills it.
+/// A parameter with the tensor that fills it.
 struct Match {
-  const Slot* slot;
+  const Parameter* parameter;
   const CheckpointTensor* tensor;
   std::string name;  ///< of the tensor in its file
   DType stored;
 };
 
-void convert_into(ThreadPool& pool, Buffer& buffer, const Match& match, DType dtype) {
-  const std::int64_t count = match.slot->count();
+void convert_into(ThreadPool& threads, Buffer& buffer, const Match& match, DType dtype) {
+  const std::int64_t count = match.parameter->count();
   const std::byte* const source = match.tensor->stored.data;
   std::byte* const target = buffer.take(count * size_of(dtype));
-  const std::int64_t beyond = convert(pool, match.stored, source, dtype, target, count);
+  const std::int64_t beyond = convert(threads, match.stored, source, dtype, target, count);
   if (beyond < count)
     throw InputError(
         fmt::format("{}: tensor {} holds {} at index {}, beyond {}'s {}; use {}", match.tensor->file.string(),
                     shown(match.name), read_number(match.stored, source + beyond * size_of(match.stored)),
                     beyond, name_of(dtype), largest(dtype), dtype == DType::f16 ? "bf16 or f32" : "f32"));
-  place(*match.slot, dtype, target);
+  place(*match.parameter, dtype, target);
 }
 
 /// What a loaded model keeps alive.
@@ -298,10 +300,10 @@ constexpr std::int32_t bell(std::uint64_t bits) {
 
 /// Numbers [begin, end) of one tensor. Number `index` depends on nothing but `key` and `index`, so threads
 /// may share the work in any way.
-void fill(ThreadPool& pool, std::uint64_t key, float scale, DType dtype, std::byte* target,
+void fill(ThreadPool& threads, std::uint64_t key, float scale, DType dtype, std::byte* target,
           std::int64_t begin, std::int64_t end) {
   const std::int64_t size = size_of(dtype);
-  pool.run_pieces(end - begin, piece, [&](std::int64_t first, std::int64_t last) {
+  threads.run_pieces(end - begin, piece, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t index = begin + first; index < begin + last; ++index) {
       const std::uint64_t bits = mix(key + (static_cast<std::uint64_t>(index) + 1) * golden_gamma);
       write_number(dtype, static_cast<float>(bell(bits)) * scale, target + index * size);
@@ -316,18 +318,18 @@ float random_scale(std::int64_t inputs) {
   return static_cast<float>(1.0 / (std::sqrt(static_cast<double>(inputs)) * bell_deviation));
 }
 
-void fill_slot(ThreadPool& pool, const Slot& slot, std::uint64_t key, DType dtype, std::byte* target,
-               Progress& progress) {
-  if (slot.inputs == 0) {
-    for (std::int64_t index = 0; index < slot.count(); ++index)
+void fill_parameter(ThreadPool& threads, const Parameter& parameter, std::uint64_t key, DType dtype,
+                    std::byte* target, Progress& progress) {
+  if (parameter.inputs == 0) {
+    for (std::int64_t index = 0; index < parameter.count(); ++index)
       write_number(dtype, 1.0F, target + index * size_of(dtype));
-    progress.add(slot.count());
+    progress.add(parameter.count());
     return;
   }
   constexpr std::int64_t between_reports = std::int64_t{1} << 24;
-  for (std::int64_t begin = 0; begin < slot.count(); begin += between_reports) {
-    const std::int64_t end = std::min(begin + between_reports, slot.count());
-    fill(pool, key, random_scale(slot.inputs), dtype, target, begin, end);
+  for (std::int64_t begin = 0; begin < parameter.count(); begin += between_reports) {
+    const std::int64_t end = std::min(begin + between_reports, parameter.count());
+    fill(threads, key, random_scale(parameter.inputs), dtype, target, begin, end);
     progress.add(end - begin);
   }
 }
@@ -340,27 +342,27 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   const Names names(checkpoint);
   Weights weights;
   const bool own_head = has_own_head(checkpoint, names, config);
-  Slots slots(config, own_head, weights);
-  slots.drop_biases_of_no_layer(
+  Parameters parameters(config, own_head, weights);
+  parameters.drop_biases_of_no_layer(
       [&](const std::string& name) { return checkpoint.tensors.contains(names.stored(name)); });
-  refuse_unexpected(checkpoint, slots, names, config);
+  refuse_unexpected(checkpoint, parameters, names, config);
 
   std::vector<Match> to_convert;
   std::int64_t numbers = 0;
   std::int64_t bytes = 0;
   bool any_in_place = false;
-  for (const Slot& slot : slots) {
-    const CheckpointTensor& tensor = find_tensor(checkpoint, slot, names, config.tie_word_embeddings);
-    const std::string name = names.stored(slot.name);
+  for (const Parameter& parameter : parameters) {
+    const CheckpointTensor& tensor = find_tensor(checkpoint, parameter, names, config.tie_word_embeddings);
+    const std::string name = names.stored(parameter.name);
     const DType stored = stored_type(tensor, name);
-    check_shape(tensor, slot, name);
+    check_shape(tensor, parameter, name);
     if (dtype == DType::f32 || stored == dtype) {
-      place(slot, stored, tensor.stored.data);
+      place(parameter, stored, tensor.stored.data);
       any_in_place = true;
     } else {
-      to_convert.push_back({&slot, &tensor, name, stored});
-      numbers += slot.count();
-      bytes += Buffer::space_for(slot.count() * size_of(dtype));
+      to_convert.push_back({&parameter, &tensor, name, stored});
+      numbers += parameter.count();
+      bytes += Buffer::space_for(parameter.count() * size_of(dtype));
     }
   }
 
@@ -368,10 +370,10 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   Progress done(progress, numbers);
   if (!to_convert.empty()) {
     Buffer buffer(bytes);
-    ThreadPool pool(ThreadPool::all_threads());
+    ThreadPool threads(ThreadPool::all_threads());
     for (const Match& match : to_convert) {
-      convert_into(pool, buffer, match, dtype);
-      done.add(match.slot->count());
+      convert_into(threads, buffer, match, dtype);
+      done.add(match.parameter->count());
     }
     owners->converted = buffer.owner();
   }
@@ -385,22 +387,22 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
 Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed,
                        const LoadProgress& progress) {
   Weights weights;
-  const Slots slots(config, !config.tie_word_embeddings, weights);
+  const Parameters parameters(config, !config.tie_word_embeddings, weights);
   std::int64_t numbers = 0;
   std::int64_t bytes = 0;
-  for (const Slot& slot : slots) {
-    numbers += slot.count();
-    bytes += Buffer::space_for(slot.count() * size_of(dtype));
+  for (const Parameter& parameter : parameters) {
+    numbers += parameter.count();
+    bytes += Buffer::space_for(parameter.count() * size_of(dtype));
   }
 
   Buffer buffer(bytes);
-  ThreadPool pool(ThreadPool::all_threads());
+  ThreadPool threads(ThreadPool::all_threads());
   Progress done(progress, numbers);
   std::uint64_t tensor = 0;
-  for (const Slot& slot : slots) {
-    std::byte* const target = buffer.take(slot.count() * size_of(dtype));
-    fill_slot(pool, slot, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
-    place(slot, dtype, target);
+  for (const Parameter& parameter : parameters) {
+    std::byte* const target = buffer.take(parameter.count() * size_of(dtype));
+    fill_parameter(threads, parameter, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
+    place(parameter, dtype, target);
   }
   if (config.tie_word_embeddings) weights.lm_head = weights.embedding;
   weights.owner = buffer.owner();

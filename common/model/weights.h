@@ -57,13 +57,13 @@ using LoadProgress = std::function<void(double)>;
 /// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
 /// 65,504.
 /// @throws RunError when there is no memory for the converted weights.
-Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config, DType dtype,
-                     const LoadProgress& progress = {});
+[[nodiscard]] Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config,
+                                   DType dtype, const LoadProgress& progress = {});
 
 /// Seeded random weights of a configuration, in `dtype` (normal, standard deviation about 1/sqrt(in); norms
 /// 1). The same on every machine and for any number of threads.
 /// @throws RunError when there is no memory for them.
-Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
-                       const LoadProgress& progress = {});
+[[nodiscard]] Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
+                                     const LoadProgress& progress = {});
 
 }  // namespace kvcache

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "common/base/json_file.h"
 #include "common/server/request_fields.h"

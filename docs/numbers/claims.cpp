@@ -4,6 +4,7 @@
 #include "common/cli/print.h"
 
 #include <cmath>
+#include <utility>
 
 #include "docs/numbers/bookkeeping.h"
 #include "docs/numbers/formulas.h"

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "common/base/error.h"
 #include "docs/numbers/formulas.h"

@@ -7,6 +7,7 @@
 #include <optional>
 #include <queue>
 #include <random>
+#include <utility>
 
 #include "docs/numbers/formulas.h"
 #include "step3_paged/block_pool.h"
@@ -44,7 +45,7 @@ class Blocks {
     return table;
   }
   void give_back(const Held& table, std::int64_t) {
-    for (const std::int32_t block : table) pool_.free(block);
+    for (const std::int32_t block : table) kvcache::give_back(pool_, block);
   }
   std::int64_t free_slots() const { return pool_.free_count() * block_size_; }
   std::int64_t slots_for(std::int64_t tokens) const {

@@ -252,8 +252,8 @@ class Panel {
   }
 
   link({ content, places }, before) {
-    const chips = places.map(({ block, slot }) => {
-      if (block === undefined) return make("span", { class: "chip cached" }, `host ${slot}`)
+    const chips = places.map(({ block, host }) => {
+      if (block === undefined) return make("span", { class: "chip cached" }, `host ${host}`)
       return chip(block, this.state.references[block] > 0 ? "held" : "cached")
     })
     const hash = make("code", { title: `hash ${content.hash}` }, content.hash.slice(0, 4))
@@ -261,9 +261,9 @@ class Panel {
   }
 
   drawHost() {
-    this.host.replaceChildren(...this.state.host.map((content, slot) => {
-      const tokens = content ? (this.state.hostMemory.get(slot) || []).map((token) => token.text).join("") : ""
-      return make("li", { class: content ? "cached" : "free" }, make("span", { class: "number" }, String(slot)),
+    this.host.replaceChildren(...this.state.host.map((content, host) => {
+      const tokens = content ? (this.state.hostMemory.get(host) || []).map((token) => token.text).join("") : ""
+      return make("li", { class: content ? "cached" : "free" }, make("span", { class: "number" }, String(host)),
         content ? tokens : make("span", { class: "note" }, "empty"))
     }))
   }

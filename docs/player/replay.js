@@ -132,8 +132,8 @@ function plan(state, event) {
 function commit(state) {
   const event = state.outstanding
   if (!event) throw new Error("commits a plan that is not there")
-  for (const [block, slot] of event.swaps_out || []) state.hostMemory.set(slot, tokensIn(state, block).slice())
-  for (const [slot, block] of event.swaps_in || []) state.memory.set(block, (state.hostMemory.get(slot) || []).slice())
+  for (const [block, host] of event.swaps_out || []) state.hostMemory.set(host, tokensIn(state, block).slice())
+  for (const [host, block] of event.swaps_in || []) state.memory.set(block, (state.hostMemory.get(host) || []).slice())
   for (const block of event.fresh || []) state.memory.set(block, [])
   for (const [from, to] of event.copies || []) state.memory.set(to, tokensIn(state, from).slice())
   for (const { sequence, position } of plannedRows(event)) {
@@ -186,7 +186,7 @@ function change(state, changes) {
   for (const [id, length] of Object.entries(changes.lengths || {})) sequenceOf(state, Number(id)).length = length
   replace(state.references, changes.references, "block")
   replace(state.contents, changes.contents, "block")
-  replace(state.host, changes.host, "slot")
+  replace(state.host, changes.host, "host block")
   if (changes.free) state.free = changedQueue(state.free, changes.free)
 }
 
@@ -354,7 +354,7 @@ function hashForest(state) {
     nodes.get(content.identity).places.push(place)
   }
   state.contents.forEach((content, block) => add(content, { block }))
-  state.host.forEach((content, slot) => add(content, { slot }))
+  state.host.forEach((content, host) => add(content, { host }))
   const roots = []
   for (const node of nodes.values()) {
     const parent = nodes.get(node.content.parent)
@@ -395,8 +395,8 @@ function blocksNamed(blocks, isFlat) {
   return named(blocks, isFlat ? "reservation" : "block")
 }
 
-function slotsNamed(slots) {
-  return `${named(slots, "slot")} of the host tier`
+function hostBlocksNamed(blocks) {
+  return named(blocks, "host block")
 }
 
 /** "block 1", "blocks 1 and 2", "12 blocks". */
@@ -429,7 +429,7 @@ function describe(trace, moment) {
 
 function emptyWords({ header, isFlat }) {
   if (isFlat) return `Nothing is stored. ${counted(header.blocks, "reservation")} of ${header.block_size} positions.`
-  const host = header.host_blocks > 0 ? ` The host tier has ${counted(header.host_blocks, "slot")}.` : ""
+  const host = header.host_blocks > 0 ? ` The host tier has ${counted(header.host_blocks, "block")}.` : ""
   const pool = `${counted(header.blocks, "block")} of ${counted(header.block_size, "token")}`
   return `Nothing is stored. The pool has ${pool}.${host}`
 }
@@ -443,9 +443,9 @@ function planWords(event, before, trace) {
   if (taken.length > 0) sentences.push(takenWords(taken, trace))
   sentences.push(...evictionWords(event, before))
   if (event.swaps_in) {
-    const [slots, blocks] = columns(event.swaps_in)
-    const hold = agree(slots, "holds", "hold")
-    sentences.push(`What ${slotsNamed(slots)} ${hold} will come back as ${blocksNamed(blocks)}.`)
+    const [hosts, blocks] = columns(event.swaps_in)
+    const hold = agree(hosts, "holds", "hold")
+    sentences.push(`What ${hostBlocksNamed(hosts)} ${hold} will come back as ${blocksNamed(blocks)}.`)
   }
   for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
@@ -454,15 +454,15 @@ function planWords(event, before, trace) {
 /** What the pass will do with the evicted. A plan changes no memory, so this is said of what is to come. */
 function evictionWords(event, before) {
   const sentences = []
-  const [moved, slots] = columns(event.swaps_out || [])
+  const [moved, hosts] = columns(event.swaps_out || [])
   const lost = (event.evicted || []).filter((block) => !moved.includes(block))
   if (moved.length > 0) {
     const hold = agree(moved, "holds", "hold")
-    sentences.push(`What ${blocksNamed(moved)} ${hold} for later will move to ${slotsNamed(slots)}.`)
+    sentences.push(`What ${blocksNamed(moved)} ${hold} for later will move to ${hostBlocksNamed(hosts)}.`)
   }
-  const dropped = slots.filter((slot) => before.host[slot] && !isKeptBy(event, before, before.host[slot]))
+  const dropped = hosts.filter((host) => before.host[host] && !isKeptBy(event, before, before.host[host]))
   if (dropped.length > 0) {
-    sentences.push(`What ${named(dropped, "slot")} ${agree(dropped, "holds", "hold")} now will be dropped.`)
+    sentences.push(`What ${hostBlocksNamed(dropped)} ${agree(dropped, "holds", "hold")} now will be dropped.`)
   }
   const gone = lost.filter((block) => !isKeptBy(event, before, before.contents[block]))
   if (gone.length > 0) {
@@ -471,14 +471,14 @@ function evictionWords(event, before) {
   return sentences
 }
 
-/** Whether a content can be found when the pass of a plan has run. */
+/** Whether a content can be found when the pass of a plan is queued. */
 function isKeptBy(event, before, content) {
   const isSame = (other) => other !== null && other !== undefined && other.identity === content.identity
-  const [moved, slots] = columns(event.swaps_out || [])
+  const [moved, hosts] = columns(event.swaps_out || [])
   const [brought] = columns(event.swaps_in || [])
   const evicted = event.evicted || []
   return before.contents.some((other, block) => isSame(other) && (moved.includes(block) || !evicted.includes(block)))
-    || before.host.some((other, slot) => isSame(other) && (brought.includes(slot) || !slots.includes(slot)))
+    || before.host.some((other, host) => isSame(other) && (brought.includes(host) || !hosts.includes(host)))
 }
 
 /** The firsts and the seconds of pairs. */
@@ -521,8 +521,8 @@ function copyWords(from, to, event) {
 function commitWords({ sequences, changes }, before) {
   const lengths = changes.lengths || {}
   const stored = sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
-  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences has run.`
-    : `The pass has run. Tokens stored: ${listed(stored)}.`
+  const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences is queued.`
+    : `The pass is queued. Tokens stored: ${listed(stored)}.`
   const full = Object.entries(changes.contents || {}).filter(([, content]) => content).map(([block]) => block)
   if (full.length === 0) return done
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`

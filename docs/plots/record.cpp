@@ -88,7 +88,7 @@ Machine this_machine(const Program& program, const TimingPlan& plan) {
   return {today(),
           device,
           processor_name(device),
-          program.pool->threads(),
+          program.threads->threads(),
           plan.weights,
           std::string(name_of(program.dtype))};
 }

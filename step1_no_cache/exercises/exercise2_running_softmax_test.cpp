@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "common/cpu/attention_plain.h"
 #include "tests/support/random_numbers.h"
 
 namespace kvcache {
@@ -13,18 +14,11 @@ namespace {
 constexpr std::size_t head_dim = 4;  // its root is exact, and so are the large scores below
 
 /// The formula in two passes, in double.
-std::vector<double> formula(std::span<const float> q, std::span<const float> k, std::span<const float> v) {
-  std::vector<double> scores(k.size() / head_dim, 0.0), out(head_dim, 0.0);
-  for (std::size_t number = 0; number < k.size(); ++number) {
-    scores[number / head_dim] +=
-        double{q[number % head_dim]} * double{k[number]} / std::sqrt(double{head_dim});
-  }
-  const double largest = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
-  for (double& score : scores) sum += score = std::exp(score - largest);
-  for (std::size_t number = 0; number < v.size(); ++number) {
-    out[number % head_dim] += scores[number / head_dim] / sum * double{v[number]};
-  }
+std::vector<float> formula(std::span<const float> q, std::span<const float> k, std::span<const float> v) {
+  const auto positions = static_cast<std::int64_t>(k.size() / head_dim);
+  std::vector<float> out(head_dim);
+  attention_plain({1, 1, head_dim}, {DType::f32, std::as_bytes(k).data(), std::as_bytes(v).data()},
+                  {0, 1, positions, {}}, q.data(), out.data(), head_dim);
   return out;
 }
 
@@ -32,7 +26,7 @@ void expect_formula(std::span<const float> q, std::span<const float> k, std::spa
   std::vector<float> out(head_dim, -1.0F);
   KvStream kv(k, v, head_dim);
   attend_to_stream(q, kv, out);
-  const std::vector<double> right = formula(q, k, v);
+  const std::vector<float> right = formula(q, k, v);
   for (std::size_t n = 0; n < head_dim; ++n) EXPECT_NEAR(out[n], right[n], 1e-5) << "number " << n;
 }
 

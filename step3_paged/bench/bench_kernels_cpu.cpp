@@ -13,6 +13,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/bench/cpu_limits.h"
@@ -28,10 +29,6 @@
 namespace kvcache {
 namespace {
 
-constexpr AttentionShape kHeads{16, 8, 128};
-constexpr std::int64_t kWidth = 8 * 128;    // numbers of a K or V row
-constexpr std::int64_t kQWidth = 16 * 128;  // numbers of a row of q
-constexpr std::int64_t kBlockSize = 16;
 // More than the last-level cache of most processors: when its turn comes again, little of a set is left
 // there.
 constexpr std::int64_t kTurnBytes = std::int64_t{1} << 30;
@@ -146,7 +143,7 @@ const char* name_of(Rows rows) {
 
 /// The ids of a context's blocks, in random order.
 std::vector<std::int32_t> shuffled_blocks(std::int64_t context) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(context / kBlockSize));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(context / kBenchBlockSize));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
   return ids;
@@ -154,7 +151,7 @@ std::vector<std::int32_t> shuffled_blocks(std::int64_t context) {
 
 /// K or V of a context.
 std::int64_t side_bytes(std::int64_t context, DType dtype) {
-  return context * kWidth * size_of(dtype);
+  return context * kBenchKvWidth * size_of(dtype);
 }
 
 /// Attention of the last `rows` positions of one sequence.
@@ -163,20 +160,20 @@ double attention_seconds(benchmark::State& state, Machine& machine, Rows layout,
                          std::int64_t rows, DType dtype) {
   const std::int64_t side = side_bytes(context, dtype);
   const std::vector<std::int32_t> table = shuffled_blocks(context);
-  const SlotMap blocks{.blocks = table.data(), .block_size = kBlockSize};
+  const SlotMap blocks{.blocks = table.data(), .block_size = kBenchBlockSize};
   const AttentionSequence sequence{0, rows, context, layout == Rows::paged ? blocks : SlotMap{}};
-  const std::vector<float> q(static_cast<std::size_t>(rows * kQWidth), 0.01F);
+  const std::vector<float> q(static_cast<std::size_t>(rows * kBenchQWidth), 0.01F);
   std::vector<float> out(q.size());
   std::vector<std::byte> k_rows(static_cast<std::size_t>(side)), v_rows(k_rows.size());
   return measure(state, kTurnBytes / (2 * side), [&](std::int64_t turn) {
     const std::byte* k = machine.data() + turn * 2 * side;
     const std::byte* v = k + side;
     if (layout == Rows::gathered) {
-      gather_rows(k, blocks, context, kWidth * size_of(dtype), k_rows.data());
-      gather_rows(v, blocks, context, kWidth * size_of(dtype), v_rows.data());
+      gather_rows(k, blocks, context, kBenchKvWidth * size_of(dtype), k_rows.data());
+      gather_rows(v, blocks, context, kBenchKvWidth * size_of(dtype), v_rows.data());
       k = k_rows.data(), v = v_rows.data();
     }
-    attention(kHeads, {dtype, k, v}, {&sequence, 1}, q.data(), out.data(), kQWidth, DType::f32,
+    attention(kBenchHeads, {dtype, k, v}, {&sequence, 1}, q.data(), out.data(), kBenchQWidth, DType::f32,
               machine.threads);
   });
 }
@@ -188,26 +185,24 @@ void decode(benchmark::State& state, Machine& machine, Rows layout, std::int64_t
                machine.read_rate());
 }
 
-/// Must be computed: for each query head and each pair of a position and one up to it, head_dim
-/// multiplications and additions for the score and as many for the value.
+/// Must be computed: prefill_operations().
 void prefill(benchmark::State& state, Machine& machine, Rows layout, std::int64_t context, DType dtype) {
   const double seconds = attention_seconds(state, machine, layout, context, context, dtype);
-  const double pairs = static_cast<double>(context * (context + 1) / 2);
-  report_operations(state, pairs * 16 * 4 * 128 / seconds, machine.multiply_add_rate());
+  report_operations(state, prefill_operations(context) / seconds, machine.multiply_add_rate());
 }
 
 /// Must move: rows of float32, read, and what they are stored as, written.
 void scatter(benchmark::State& state, Machine& machine, DType dtype) {
   constexpr std::int64_t kTokens = 4096;
   const std::vector<std::int32_t> table = shuffled_blocks(kTokens);
-  const SlotMap map{.blocks = table.data(), .block_size = kBlockSize};
+  const SlotMap map{.blocks = table.data(), .block_size = kBenchBlockSize};
   std::vector<std::int64_t> slots;
   for (std::int64_t token = 0; token < kTokens; ++token) slots.push_back(map.slot(token));
-  const std::int64_t read = kTokens * kWidth * 4, written = side_bytes(kTokens, dtype);
+  const std::int64_t read = kTokens * kBenchKvWidth * 4, written = side_bytes(kTokens, dtype);
   const double seconds = measure(state, kWrittenBytes / written, [&](std::int64_t turn) {
     Matrix rows;
     rows.data = machine.data() + turn * read;
-    rows.rows = kTokens, rows.cols = rows.stride = kWidth;
+    rows.rows = kTokens, rows.cols = rows.stride = kBenchKvWidth;
     scatter_rows(rows, slots, dtype, machine.written() + turn * written);
   });
   report_bytes(state, static_cast<double>(read + written) / seconds, "of copy",
@@ -220,8 +215,8 @@ void gather(benchmark::State& state, Machine& machine, DType dtype) {
   const std::vector<std::int32_t> table = shuffled_blocks(kContext);
   const std::int64_t bytes = side_bytes(kContext, dtype);
   const double seconds = measure(state, kWrittenBytes / bytes, [&](std::int64_t turn) {
-    gather_rows(machine.data() + turn * bytes, {.blocks = table.data(), .block_size = kBlockSize}, kContext,
-                kWidth * size_of(dtype), machine.written() + turn * bytes);
+    gather_rows(machine.data() + turn * bytes, {.blocks = table.data(), .block_size = kBenchBlockSize},
+                kContext, kBenchKvWidth * size_of(dtype), machine.written() + turn * bytes);
   });
   report_bytes(state, static_cast<double>(2 * bytes) / seconds, "of copy", machine.copy_rate_of_one_thread());
 }
@@ -260,8 +255,8 @@ void add_cpu_benchmarks() {
         add(fmt::format("prefill/{}/1x{}/{}", name_of(layout), context, type), machine, prefill, layout,
             context, dtype);
     }
-    add(fmt::format("scatter/block_size:{}/{}", kBlockSize, type), machine, scatter, dtype);
-    add(fmt::format("gather/block_size:{}/{}", kBlockSize, type), machine, gather, dtype);
+    add(fmt::format("scatter/block_size:{}/{}", kBenchBlockSize, type), machine, scatter, dtype);
+    add(fmt::format("gather/block_size:{}/{}", kBenchBlockSize, type), machine, gather, dtype);
   }
 }
 

@@ -28,9 +28,7 @@
 namespace kvcache::cuda {
 namespace {
 
-constexpr AttentionShape kHeads{16, 8, 128};  // those of Qwen3-0.6B
-constexpr std::int64_t kWidth = 8 * 128;      // numbers of a K or V row
-constexpr std::int64_t kTokens = 65'536;      // scattered and gathered
+constexpr std::int64_t kTokens = 65'536;  // scattered and gathered
 // Far more than any L2 cache (50 MB on an H100): when its turn comes again, nothing of a set is left there.
 constexpr std::int64_t kTurnBytes = 512 << 20;
 
@@ -249,12 +247,12 @@ void product(benchmark::State& state, Machine& machine, std::int64_t rows, std::
   report_operations(state, 2 * static_cast<double>(rows * in * out), seconds, machine.peak_rate(dtype));
 }
 
-constexpr std::int64_t kMovedBytes = kTokens * kWidth * 2 * size_of(DType::bf16);  // K and V
+constexpr std::int64_t kMovedBytes = kTokens * kBenchKvWidth * 2 * size_of(DType::bf16);  // K and V
 
 /// Must move: K and V read and written once each, and the slot mapping read.
 void scatter(benchmark::State& state, Machine& machine, RowKernels kernels, std::int64_t block_size) {
   const Device& device = machine.device;
-  constexpr std::int64_t kNumbers = kTokens * kWidth;
+  constexpr std::int64_t kNumbers = kTokens * kBenchKvWidth;
   const int turns = turns_of(2 * kMovedBytes);
   const auto rows =
       random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 1);  // [turns, K and V, tokens, width]
@@ -266,8 +264,8 @@ void scatter(benchmark::State& state, Machine& machine, RowKernels kernels, std:
   const auto slots = on_gpu(device, mapping);
   const double seconds = measure(state, device, turns, [&](int turn) {
     const std::int64_t k = turn * kMovedBytes, v = k + kMovedBytes / 2;
-    scatter_kv(DType::bf16, {rows.data() + k, kWidth, rows.data() + v, kWidth, kTokens}, kWidth, slots.data(),
-               pool.data() + k, pool.data() + v, device.stream(), kernels);
+    scatter_kv(DType::bf16, {rows.data() + k, kBenchKvWidth, rows.data() + v, kBenchKvWidth, kTokens},
+               kBenchKvWidth, slots.data(), pool.data() + k, pool.data() + v, device.stream(), kernels);
   });
   report(state, 2 * kMovedBytes + kTokens * 8, seconds, "of copy", machine.copy_rate(kMovedBytes));
 }
@@ -275,7 +273,7 @@ void scatter(benchmark::State& state, Machine& machine, RowKernels kernels, std:
 /// Must move: K and V read and written once each, and the block table read.
 void gather(benchmark::State& state, Machine& machine, RowKernels kernels, std::int64_t block_size) {
   const Device& device = machine.device;
-  constexpr std::int64_t kNumbers = kTokens * kWidth, kSequences = 16, kContext = kTokens / kSequences;
+  constexpr std::int64_t kNumbers = kTokens * kBenchKvWidth, kSequences = 16, kContext = kTokens / kSequences;
   const int turns = turns_of(2 * kMovedBytes);
   const auto pool =
       random_on_gpu(device, DType::bf16, turns * 2 * kNumbers, 1);  // [turns, K and V, slots, width]
@@ -289,7 +287,7 @@ void gather(benchmark::State& state, Machine& machine, RowKernels kernels, std::
                       .block_size = static_cast<std::int32_t>(block_size)};
   const double seconds = measure(state, device, turns, [&](int turn) {
     const std::int64_t k = turn * kMovedBytes, v = k + kMovedBytes / 2;
-    gather_kv(DType::bf16, {pool.data() + k, pool.data() + v}, slots, kWidth,
+    gather_kv(DType::bf16, {pool.data() + k, pool.data() + v}, slots, kBenchKvWidth,
               {gathered.data() + k, gathered.data() + v, first_slot.data(), kSequences, kTokens},
               device.stream(), kernels);
   });
@@ -304,18 +302,17 @@ struct AttentionCase {
   AttentionKernels kernels;
 
   /// K and V of all sequences in one layer.
-  std::int64_t kv_bytes() const { return sequences * context * kWidth * 2 * size_of(dtype); }
+  std::int64_t kv_bytes() const { return sequences * context * kBenchKvWidth * 2 * size_of(dtype); }
 };
 
 /// @param turns  layers of K and V that take turns
 /// @return seconds of one layer's attention
 double attention(benchmark::State& state, const Device& device, const AttentionCase& of, int turns) {
-  constexpr std::int64_t kBlockSize = 16, kStride = 16 * 128;
   const std::int64_t slots = of.sequences * of.context, rows = of.sequences * of.rows;
-  const auto pool = random_on_gpu(device, of.dtype, turns * 2 * slots * kWidth, 1);
-  const auto q = random_on_gpu(device, of.dtype, rows * kStride, 2);
-  const auto out = random_on_gpu(device, of.dtype, rows * kStride, 3);
-  const auto table = on_gpu(device, shuffled_blocks(slots / kBlockSize));
+  const auto pool = random_on_gpu(device, of.dtype, turns * 2 * slots * kBenchKvWidth, 1);
+  const auto q = random_on_gpu(device, of.dtype, rows * kBenchQWidth, 2);
+  const auto out = random_on_gpu(device, of.dtype, rows * kBenchQWidth, 3);
+  const auto table = on_gpu(device, shuffled_blocks(slots / kBenchBlockSize));
   std::vector<std::int64_t> first_slots;
   std::vector<std::int32_t> row_begin{0}, context_len;
   for (std::int64_t s = 0; s < of.sequences; ++s) {
@@ -327,31 +324,29 @@ double attention(benchmark::State& state, const Device& device, const AttentionC
   SlotMap map{.first_slot = first_slot.data()};
   if (of.paged) {
     map = {.block_table = table.data(),
-           .table_width = static_cast<std::int32_t>(of.context / kBlockSize),
-           .block_size = kBlockSize};
+           .table_width = static_cast<std::int32_t>(of.context / kBenchBlockSize),
+           .block_size = kBenchBlockSize};
   }
-  Attention attention(device, kHeads, of.dtype, of.kernels);
+  Attention attention(device, kBenchHeads, of.dtype, of.kernels);
   attention.begin(row_begin, context_len);
   return measure(state, device, turns, [&](int turn) {
     const std::byte* k = pool.data() + turn * of.kv_bytes();
-    attention.run({k, k + of.kv_bytes() / 2}, map, q.data(), kStride, out.data(), kStride);
+    attention.run({k, k + of.kv_bytes() / 2}, map, q.data(), kBenchQWidth, out.data(), kBenchQWidth);
   });
 }
 
 /// Must move: K and V read once; q, the block table and the output are small beside them, and counted.
 void decode(benchmark::State& state, Machine& machine, const AttentionCase& of) {
   const double seconds = attention(state, machine.device, of, turns_of(of.kv_bytes()));
-  const std::int64_t q_and_out = 2 * of.sequences * 16 * 128 * size_of(of.dtype);
-  const std::int64_t table = of.paged ? of.sequences * of.context / 16 * 4 : 0;
+  const std::int64_t q_and_out = 2 * of.sequences * kBenchQWidth * size_of(of.dtype);
+  const std::int64_t table = of.paged ? of.sequences * of.context / kBenchBlockSize * 4 : 0;
   report(state, of.kv_bytes() + q_and_out + table, seconds, "of read", machine.read_rate(of.kv_bytes()));
 }
 
-/// Must be computed: for each query head and each pair of a position and one up to it, head_dim
-/// multiplications and additions for the score and as many for the value.
+/// Must be computed: prefill_operations().
 void prefill(benchmark::State& state, Machine& machine, const AttentionCase& of) {
   const double seconds = attention(state, machine.device, of, 2);
-  const auto n = static_cast<double>(of.context);
-  const double operations = static_cast<double>(of.sequences) * 16 * (n * (n + 1) / 2) * 4 * 128;
+  const double operations = static_cast<double>(of.sequences) * prefill_operations(of.context);
   report_operations(state, operations, seconds, machine.peak_rate(of.dtype));
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr AttentionShape kHeads{16, 8, 128};  // those of Qwen3-0.6B
 constexpr std::int64_t kLayers = 28, kBlockSize = 16, kContext = 2048, kBlocks = kContext / kBlockSize;
-constexpr std::int64_t kBlockBytes = kBlockSize * 8 * 128 * size_of(DType::bf16);
+constexpr std::int64_t kBlockBytes = kBlockSize * kHeads.kv_heads * kHeads.head_dim * size_of(DType::bf16);
 
 enum class Layout : std::int64_t { layer_major, block_major };
 
@@ -62,12 +62,13 @@ void decode_attention(benchmark::State& state) {
   ThreadPool threads(ThreadPool::all_threads());
   std::vector<std::vector<std::int32_t>> tables;
   for (std::int64_t layer = 0; layer < kLayers; ++layer) tables.push_back(pool.table(layer));
-  std::vector<float> q(16 * 128, 0.01F), out(16 * 128);
+  constexpr std::int64_t kQWidth = kHeads.heads * kHeads.head_dim;
+  std::vector<float> q(kQWidth, 0.01F), out(kQWidth);
   for (auto _ : state) {
     for (const std::vector<std::int32_t>& table : tables) {
       const AttentionSequence sequence{0, 1, kContext,
                                        SlotMap{.blocks = table.data(), .block_size = kBlockSize}};
-      attention(kHeads, pool.rows(), {&sequence, 1}, q.data(), out.data(), 16 * 128, DType::f32, threads);
+      attention(kHeads, pool.rows(), {&sequence, 1}, q.data(), out.data(), kQWidth, DType::f32, threads);
     }
   }
   state.SetBytesProcessed(state.iterations() * 2 * kLayers * kBlocks * kBlockBytes);

@@ -9,7 +9,8 @@
 //
 //   - makes table.length smaller by `tokens`,
 //   - removes the blocks that the new length does not need from the end of table.blocks,
-//   - and gives each of them back with pool.free(id), in such an order that a sequence which grows again at
+//   - and gives each of them back with give_back(pool, id), in such an order that a sequence which grows
+//   again at
 //     once takes the same blocks as before. The pool hands out the block that was freed last.
 //
 // tokens may be 0, and nothing changes; it may be all of them, and no block is left. If it is negative or

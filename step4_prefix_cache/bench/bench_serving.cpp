@@ -298,7 +298,7 @@ int bench_serving(std::span<char* const> line) {
     throw InputError(fmt::format("the model's context is {} and the requests need {}", context, kLongest));
   give_memory(program);
   fmt::print("{}, {} on {}, {} threads; K and V of {} tokens\n", program.model_name, name_of(program.dtype),
-             program.gpu ? "cuda" : "cpu", program.pool->threads(), kMemory * kLongest);
+             program.gpu ? "cuda" : "cpu", program.threads->threads(), kMemory * kLongest);
   serve(program, make_paged_cache, requests_of(0, program.model->config()), kRequests);  // warm
   compare_batching(program, 0);
   compare_batching(program, kSharedTokens);

@@ -205,6 +205,8 @@ class StepsScript(unittest.TestCase):
         self.expect_refusal("plots", "no-such-record.json")
         self.expect_refusal("test", "--sanitizer=nonsense")
         self.expect_refusal("test", "nonsense")
+        self.expect_refusal("lint", "--nonsense")
+        self.expect_refusal("lint", "--all", "common")
         for command in ("demo", "numbers", "docs"):
             self.expect_refusal(command, "--nonsense")
         code, out, errors = self.steps("exercise", "--nonsense")
@@ -262,6 +264,21 @@ class StepsScript(unittest.TestCase):
             code, out, errors = self.steps("bench", "--quick", f"--benchmark_filter={given}")
             self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
             self.assertIn(said, errors[0])
+
+    def test_diff_sets_pool_beside_pool_and_manager_beside_manager(self):
+        for step in STEPS:
+            shutil.copytree(ROOT / step, self.folder / step, ignore=shutil.ignore_patterns("exercises"))
+        for first, second in [(1, 2), (2, 3), (3, 4), (4, 3)]:
+            code, out, err = self.steps("diff", str(first), str(second))
+            self.assertEqual((code, err), (0, []))
+            pairs = re.findall(r"^--- (\S+).*\n\+\+\+ (\S+)", out, re.MULTILINE)
+            kinds = [[name for name in ("pool", "manager", "make_cache") if name in path] for path, _ in pairs]
+            self.assertEqual(kinds.count(["pool"]), 2 if {first, second} == {3, 4} else 0)
+            for old, new in pairs:
+                self.assertEqual((Path(old).parent.name, Path(new).parent.name), (STEPS[first - 1], STEPS[second - 1]))
+                self.assertEqual(Path(old).suffix, Path(new).suffix)
+                self.assertEqual("pool" in old, "pool" in new)
+            self.assertEqual([Path(new).name for _, new in pairs][-1], "make_cache.cpp")
 
     def test_the_commit_is_told_beside_what_else_the_context_is_to_hold(self):
         self.assertIn("--benchmark_context=commit=unknown", self.options_of_the_benches())

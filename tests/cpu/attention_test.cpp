@@ -1,5 +1,6 @@
-// Attention against the plain formula in double, and its promise: a row's bits depend on its query and on the
-// keys and values it sees, not on where they lie, who else is in the pass, or how many threads there are.
+// The two rungs of attention: the plain one against results that can be worked out by hand, the fast one
+// against the plain one. And the fast one's promise: a row's bits depend on its query and on the keys and
+// values it sees, not on where they lie, who else is in the pass, or how many threads there are.
 #include "common/cpu/attention.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <limits>
 #include <numeric>
 
+#include "common/cpu/attention_plain.h"
 #include "tests/support/random_numbers.h"
 
 namespace kvcache {
@@ -30,33 +32,6 @@ struct Problem {
   std::int64_t kv_width() const { return shape.kv_heads * shape.head_dim; }
 };
 
-/// softmax(q K^T / sqrt(d)) V for one row and head, in double and in the plainest order.
-std::vector<double> formula(const Problem& p, std::int64_t row, std::int64_t head) {
-  const std::int64_t d = p.shape.head_dim, kv_head = head / (p.shape.heads / p.shape.kv_heads);
-  std::vector<double> scores;
-  for (std::int64_t key = 0; key <= row; ++key) {
-    double dot = 0;
-    for (std::int64_t n = 0; n < d; ++n) {
-      dot += static_cast<double>(p.q[static_cast<std::size_t>(row * p.q_width() + head * d + n)]) *
-             static_cast<double>(p.k[static_cast<std::size_t>(key * p.kv_width() + kv_head * d + n)]);
-    }
-    scores.push_back(dot / std::sqrt(static_cast<double>(d)));
-  }
-  const double top = *std::max_element(scores.begin(), scores.end());
-  double weight = 0;
-  std::vector<double> out(static_cast<std::size_t>(d), 0.0);
-  for (std::int64_t key = 0; key <= row; ++key) {
-    const double e = std::exp(scores[static_cast<std::size_t>(key)] - top);
-    weight += e;
-    for (std::int64_t n = 0; n < d; ++n) {
-      out[static_cast<std::size_t>(n)] +=
-          e * static_cast<double>(p.v[static_cast<std::size_t>(key * p.kv_width() + kv_head * d + n)]);
-    }
-  }
-  for (double& number : out) number /= weight;
-  return out;
-}
-
 /// The last `rows` rows of the problem with contiguous K and V of type `dtype`.
 std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1,
                           DType store_as = DType::f32) {
@@ -70,29 +45,46 @@ std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DTy
   return out;
 }
 
+/// The same by the plain rung.
+std::vector<float> attend_plainly(const Problem& p, std::int64_t rows, DType dtype = DType::f32) {
+  const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
+  std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
+  attention_plain(p.shape, {dtype, k.data(), v.data()}, {0, rows, p.context, {}},
+                  &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width());
+  return out;
+}
+
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-TEST(Attention, AgreesWithTheFormulaForEveryGroupAndHeadSize) {
+TEST(Attention, ThePlainRungSolvesTheExampleOfTheBook) {  // docs/transformer.md, "An example by hand"
+  Problem p({1, 1, 2}, 3);
+  p.q = {1, 0, 0, 1, 2, 0};
+  p.k = {1, 0, 0, 1, 1, 1};
+  p.v = {10, 0, 0, 10, 5, 5};
+  const std::vector<float> out = attend_plainly(p, 3);
+  const float first = 1 / (1 + std::exp(1 / std::sqrt(2.0F)));  // token 1: scores 0 and 1 / sqrt(2)
+  const float right[] = {10, 0, 10 * first, 10 * (1 - first), 6.69F, 3.31F};
+  for (std::size_t n = 0; n < 6; ++n) EXPECT_NEAR(out[n], right[n], n < 4 ? 1e-5 : 0.005) << "number " << n;
+}
+
+/// The plain rung computes in double. The fast one rounds to float32: a score of about 5, as the largest are
+/// here, by 2.4e-7, and its sums by a few times as much. An error of a score changes its weight by the same
+/// share and so, since no value is beyond 1, the result by no more; those of many positions partly cancel.
+constexpr float kFloatBound = 1e-6F;
+
+TEST(Attention, AgreesWithThePlainRungForEveryGroupAndHeadSize) {
   for (const AttentionShape shape :
        {AttentionShape{4, 4, 8}, {8, 2, 16}, {6, 2, 32}, {7, 1, 24}, {12, 4, 64}, {4, 2, 128}, {2, 1, 100}}) {
-    const Problem p(shape, 150);
-    const std::vector<float> out = attend(p, p.context);
-    double worst = 0;
-    for (std::int64_t row = 0; row < p.context; ++row) {
-      for (std::int64_t head = 0; head < shape.heads; ++head) {
-        const std::vector<double> right = formula(p, row, head);
-        for (std::int64_t n = 0; n < shape.head_dim; ++n) {
-          worst = std::max(
-              worst,
-              std::abs(right[static_cast<std::size_t>(n)] -
-                       static_cast<double>(
-                           out[static_cast<std::size_t>(row * p.q_width() + head * shape.head_dim + n)])));
-        }
-      }
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const Problem p(shape, 150);
+      const std::vector<float> out = attend(p, p.context, dtype), right = attend_plainly(p, p.context, dtype);
+      float worst = 0;
+      for (std::size_t n = 0; n < out.size(); ++n) worst = std::max(worst, std::abs(out[n] - right[n]));
+      EXPECT_LT(worst, kFloatBound) << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim << " "
+                                    << name_of(dtype);
     }
-    EXPECT_LT(worst, 5e-6) << shape.heads << "/" << shape.kv_heads << " x " << shape.head_dim;
   }
 }
 
@@ -123,7 +115,7 @@ TEST(Attention, RoundsItsResultToTheTypeOfTheActivations) {
 
 TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext) {
   const Problem p({4, 2, 32}, 83);
-  const std::vector<float> contiguous = attend(p, 9);
+  const std::vector<float> contiguous = attend(p, 9), plain_contiguous = attend_plainly(p, 9);
   ThreadPool pool(2);
   for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
     const std::int64_t blocks = (p.context + block_size - 1) / block_size;
@@ -141,13 +133,14 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
                   &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
     }
     const AttentionSequence sequence{0, 9, p.context, slots};
+    const KvRows rows{DType::f32, reinterpret_cast<const std::byte*>(k.data()),
+                      reinterpret_cast<const std::byte*>(v.data())};
+    const float* q = &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())];
     std::vector<float> out(static_cast<std::size_t>(9 * p.q_width()));
-    attention(p.shape,
-              {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
-               reinterpret_cast<const std::byte*>(v.data())},
-              {&sequence, 1}, &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())], out.data(),
-              p.q_width(), DType::f32, pool);
+    attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
     EXPECT_TRUE(same_bits(out, contiguous)) << "block size " << block_size;
+    attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
+    EXPECT_TRUE(same_bits(out, plain_contiguous)) << "plain, block size " << block_size;
   }
 }
 
@@ -165,12 +158,12 @@ TEST(Attention, ZeroingOneKvHeadsValuesSilencesExactlyItsGroupOfQueryHeads) {
         std::fill_n(&p.v[static_cast<std::size_t>(row * p.kv_width() + silent * shape.head_dim)],
                     shape.head_dim, 0.0F);
       }
-      const std::vector<float> out = attend(p, 1);
-      for (std::int64_t head = 0; head < shape.heads; ++head) {
-        const bool zero = std::all_of(&out[static_cast<std::size_t>(head * shape.head_dim)],
-                                      &out[static_cast<std::size_t>(head * shape.head_dim)] + shape.head_dim,
-                                      [](float x) { return x == 0.0F; });
-        EXPECT_EQ(zero, head / (shape.heads / shape.kv_heads) == silent) << "head " << head;
+      for (const std::vector<float>& out : {attend(p, 1), attend_plainly(p, 1)}) {
+        for (std::int64_t head = 0; head < shape.heads; ++head) {
+          const float* numbers = &out[static_cast<std::size_t>(head * shape.head_dim)];
+          const bool zero = std::all_of(numbers, numbers + shape.head_dim, [](float x) { return x == 0.0F; });
+          EXPECT_EQ(zero, head / (shape.heads / shape.kv_heads) == silent) << "head " << head;
+        }
       }
     }
   }
@@ -180,12 +173,14 @@ TEST(Attention, WithZeroQueriesTheOutputIsTheMeanOfTheValuesSeen) {
   for (const std::int64_t context : {1, 15, 16, 17, 63, 64, 65, 128, 129}) {
     Problem p({2, 1, 16}, context);
     std::fill(p.q.begin(), p.q.end(), 0.0F);
-    const std::vector<float> out = attend(p, 1);
+    const std::vector<float> out = attend(p, 1), plain = attend_plainly(p, 1);
     for (std::size_t n = 0; n < 16; ++n) {
       double mean = 0;
       for (std::int64_t row = 0; row < context; ++row)
         mean += static_cast<double>(p.v[static_cast<std::size_t>(row) * 16 + n]);
-      EXPECT_NEAR(static_cast<double>(out[n]), mean / static_cast<double>(context), 1e-6) << context;
+      mean /= static_cast<double>(context);
+      EXPECT_NEAR(static_cast<double>(out[n]), mean, 1e-6) << context;
+      EXPECT_NEAR(static_cast<double>(plain[n]), mean, 1e-7) << context;
     }
   }
 }
@@ -194,8 +189,8 @@ TEST(Attention, ATokenThatSeesItselfAloneHasItsOwnValueHoweverSmallItsScoreIs) {
   Problem p({2, 2, 16}, 40);
   // A score of about -10^6, with better ones behind the mask.
   for (std::size_t n = 0; n < 32; ++n) p.k[n] = -1e6F * p.q[n];
-  const std::vector<float> out = attend(p, p.context);
-  EXPECT_TRUE(same_bits(std::span(out).first(32), std::span(p.v).first(32)));
+  for (const std::vector<float>& out : {attend(p, p.context), attend_plainly(p, p.context)})
+    EXPECT_TRUE(same_bits(std::span(out).first(32), std::span(p.v).first(32)));
 }
 
 TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {

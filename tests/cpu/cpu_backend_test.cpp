@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "tests/support/random_numbers.h"
 
@@ -16,7 +17,7 @@ constexpr std::int64_t kRows = 3, kCols = 40;  // whole vectors of sixteen, and 
 /// The operations on the same numbers, all of which every type can hold.
 class Operations {
  public:
-  explicit Operations(DType activations) : backend_(activations, pool_) {}
+  explicit Operations(DType activations) : backend_(activations, threads_) {}
 
   std::vector<float> embed() {
     const Weight table = weight(5, kCols, 1);
@@ -80,7 +81,7 @@ class Operations {
     return numbers;
   }
 
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   CpuBackend backend_;
   Matrix out_;
   std::vector<std::vector<std::byte>> bytes_;
@@ -103,8 +104,8 @@ TEST(CpuBackend, EveryResultIsTheFloat32ResultRoundedOnceToTheType) {
 }
 
 TEST(CpuBackend, PicksForTheGoodRowsBesideBadOnes) {
-  ThreadPool pool(1);
-  CpuBackend backend(DType::f32, pool);
+  ThreadPool threads(1);
+  CpuBackend backend(DType::f32, threads);
   Matrix logits;
   backend.resize(logits, 4, 3);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -552,6 +552,20 @@ TEST_F(CudaAttention, RefusesAHeadSizeThatItHasNoKernelForInOneLine) {
   }
 }
 
+// What a pool's size is reckoned with (step3_paged/sizing.cpp).
+TEST(CudaAttentionParts, NeedNoMoreMemoryThanIsReckonedWithInAdvance) {
+  using cuda::PartRoom;
+  // 4,096 / 256 + 1 parts, and room for twice as many; each has, per KV head, two queries with a sum of 128
+  // numbers and a softmax of two, and a counter.
+  EXPECT_EQ(PartRoom::at_most({16, 8, 128}, 4096, 1).bytes(), 2 * 17 * 8 * (2 * (128 + 2) * 4 + 4));
+  // 20 query heads of one KV head are two tiles, which have room for 16 each.
+  EXPECT_EQ(PartRoom::at_most({20, 1, 64}, 256, 2).bytes(), 2 * 2 * 3 * (16 * (64 + 2) * 4 + 4));
+  for (std::int32_t context = 1; context <= 40'000; ++context) {
+    const std::int32_t parts = (context - 1) / cuda::split_length(context) + 1;
+    ASSERT_LE(parts, context / cuda::kShortestPart + 1) << context;
+  }
+}
+
 TEST_F(CudaAttention, APassWithoutRowsDoesNothing) {
   cuda::Attention attention(device(), {2, 1, 64}, DType::f32);
   const std::int32_t row_begin[] = {0};

@@ -43,7 +43,7 @@ class CudaBackend : public OnGpu {
   /// Both backends in `dtype`.
   void use(DType dtype) {
     dtype_ = dtype;
-    cpu_ = std::make_unique<CpuBackend>(dtype, pool_);
+    cpu_ = std::make_unique<CpuBackend>(dtype, threads_);
     gpu_ = std::make_unique<cuda::CudaBackend>(dtype, shared_device());
     bytes_.clear();
     buffers_.clear();
@@ -99,7 +99,7 @@ class CudaBackend : public OnGpu {
     expect_close(read(*gpu_, both.gpu), read(*cpu_, both.cpu), dtype_, what);
   }
 
-  ThreadPool pool_{2};
+  ThreadPool threads_{2};
   DType dtype_ = DType::f32;
   std::unique_ptr<CpuBackend> cpu_;
   std::unique_ptr<cuda::CudaBackend> gpu_;

@@ -27,7 +27,8 @@ class CudaEngine : public OnGpu {
     ModelConfig config = read_config(folder);
     config.eos_ids.clear();
     const Weights weights = load_weights(folder, config, DType::f32);
-    on_cpu_ = std::make_unique<Transformer>(config, weights, std::make_unique<CpuBackend>(DType::f32, pool_));
+    on_cpu_ =
+        std::make_unique<Transformer>(config, weights, std::make_unique<CpuBackend>(DType::f32, threads_));
     on_gpu_ = std::make_unique<Transformer>(config, cuda::upload_weights(weights, DType::f32, device()),
                                             std::make_unique<cuda::CudaBackend>(DType::f32, shared_device()));
   }
@@ -40,7 +41,7 @@ class CudaEngine : public OnGpu {
     return result;
   }
   std::vector<std::int32_t> alone(const GenerationRequest& asked) {
-    ServingCache cache(Kind::paged, 200, kBlockSize, on_cpu_->config(), pool_);
+    ServingCache cache(Kind::paged, 200, kBlockSize, on_cpu_->config(), threads_);
     const Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
     return run(*on_cpu_, *cache.manager, *cache.store, {&request, 1}).sequences[0].output_ids;
   }
@@ -62,7 +63,7 @@ class CudaEngine : public OnGpu {
   }
   PagedShape shape() const { return {kBlocks, kBlockSize, on_gpu_->config().kv_bytes_per_token(4)}; }
 
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::unique_ptr<Transformer> on_cpu_, on_gpu_;
   std::int64_t preemptions_ = 0;
   const PagedKvStore::Settings settings_{AttentionPath::paged, DebugFill::nan};

@@ -25,13 +25,13 @@ bool begins(const std::vector<std::int32_t>& whole, const std::vector<std::int32
 class ServingEngine : public testing::TestWithParam<Kind> {
  protected:
   void load(std::vector<std::int32_t> eos_ids = {}) {
-    model_ = reference_model("llama-mha", pool_, DType::f32, std::move(eos_ids));
+    model_ = reference_model("llama-mha", threads_, DType::f32, std::move(eos_ids));
   }
   void SetUp() override { load(); }
 
   ServingPlay play(std::int64_t blocks,
                    const SchedulerSettings& settings = {.max_batch_tokens = 16, .max_sequences = 8}) {
-    return ServingPlay(GetParam(), blocks, *model_, pool_, settings, &tokenizer_);
+    return ServingPlay(GetParam(), blocks, *model_, threads_, settings, &tokenizer_);
   }
   bool shares() const { return GetParam() == Kind::sharing || GetParam() == Kind::tiered; }
 
@@ -49,13 +49,13 @@ class ServingEngine : public testing::TestWithParam<Kind> {
 
   /// The ids of one output, by the batch run with all the memory there is.
   std::vector<std::int32_t> alone(const GenerationRequest& asked, std::uint64_t sample = 0) {
-    ServingCache cache(Kind::paged, 200, 4, model_->config(), pool_);
+    ServingCache cache(Kind::paged, 200, 4, model_->config(), threads_);
     Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
     request.sampling.seed += sample;
     return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0].output_ids;
   }
 
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::unique_ptr<Transformer> model_;
   const Tokenizer tokenizer_{checkpoint_folder("llama-mha")};
 };
@@ -68,7 +68,7 @@ class ServingEngineThatShares : public ServingEngine {};
 class ServingEngineWithADamagedToken : public ServingEngine {
  protected:
   void SetUp() override {
-    model_ = loaded_model(damaged_.path(), pool_, DType::f32, std::vector<std::int32_t>{});
+    model_ = loaded_model(damaged_.path(), threads_, DType::f32, std::vector<std::int32_t>{});
   }
 
   static GenerationRequest asking(std::vector<std::int32_t> prompt_ids, std::int64_t tokens) {
@@ -79,7 +79,7 @@ class ServingEngineWithADamagedToken : public ServingEngine {
   }
   /// How a request ends in a run of its own: "length", or "error".
   SequenceReport report_of(const GenerationRequest& asked, std::uint64_t sample = 0) {
-    ServingCache cache(Kind::paged, 200, 4, model_->config(), pool_);
+    ServingCache cache(Kind::paged, 200, 4, model_->config(), threads_);
     Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
     request.sampling.seed += sample;
     return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0];
@@ -199,7 +199,7 @@ TEST_P(ServingEngineThatShares, SharesAmongRequestsOfEqualSaltAlone) {
 }
 
 TEST_P(ServingEngineThatShares, SharesInABatchRunAmongRequestsOfEqualSaltAlone) {
-  ServingCache cache(GetParam(), 64, 4, model_->config(), pool_);
+  ServingCache cache(GetParam(), 64, 4, model_->config(), threads_);
   std::vector<Request> requests(4, Request{request(19, 2).prompt_ids, 2, false, {}});
   requests[0].salt = requests[3].salt = "alice";
   requests[1].salt = "mallory";
@@ -335,7 +335,7 @@ TEST_P(ServingEngineThatShares, SharesThePinnedBlocksAndNotCopiesOfThem) {
 }
 
 TEST_P(ServingEngine, EndsAtTheEndOfTheContext) {
-  ServingPlay play(GetParam(), 16, *model_, pool_, {.max_batch_tokens = 100, .max_sequences = 2}, nullptr,
+  ServingPlay play(GetParam(), 16, *model_, threads_, {.max_batch_tokens = 100, .max_sequences = 2}, nullptr,
                    /*block_size=*/64);
   const GenerationId id = play.submit(request(508, 100));
   const GenerationId full = play.submit(request(511, 100));
@@ -633,7 +633,7 @@ TEST_P(ServingEngineWithADamagedToken, DropsThePlanThatWouldShareWhatIsForgotten
 TEST_P(ServingEngineWithADamagedToken, EndsARequestWhoseLogitsAreInfinite) {
   // One number of the head: with some prompts the logit is beyond the largest float, one way or the other.
   damaged_.set("lm_head.weight", 700, 3e38F, 1);
-  model_ = loaded_model(damaged_.path(), pool_, DType::f32, std::vector<std::int32_t>{});
+  model_ = loaded_model(damaged_.path(), threads_, DType::f32, std::vector<std::int32_t>{});
   ServingPlay play = this->play(96);
   std::map<GenerationId, SequenceReport> expected;
   std::map<std::string, int> reasons;

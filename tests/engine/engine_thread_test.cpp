@@ -105,10 +105,10 @@ class AnEngineThread : public testing::Test {
   }
 
   std::latch held_{1}, go_on_{1};
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::unique_ptr<Transformer> model_ =
-      reference_model("llama-mha", pool_, DType::f32, std::vector<std::int32_t>{});
-  ServingCache cache_{Kind::sharing, 40, 4, model_->config(), pool_};
+      reference_model("llama-mha", threads_, DType::f32, std::vector<std::int32_t>{});
+  ServingCache cache_{Kind::sharing, 40, 4, model_->config(), threads_};
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineThread> door_;
@@ -139,10 +139,10 @@ TEST_F(AnEngineThread, AnswersManyThreadsAtOnce) {
 
 TEST_F(AnEngineThread, RefusesAtOnceWhatIsWrong) {
   Client client;
-  EXPECT_THROW(door_->submit(request(0, 1), client.listener()), InputError);
+  EXPECT_THROW(submit(client, request(0, 1)), InputError);
   GenerationRequest stops = request(2, 2);
   stops.stop = {"."};
-  EXPECT_THROW(door_->submit(stops, client.listener()), InputError) << "there is no tokenizer";
+  EXPECT_THROW(submit(client, stops), InputError) << "there is no tokenizer";
 }
 
 TEST_F(AnEngineThread, SaysThatTheQueueIsFullAndLaterThatItIsNot) {
@@ -164,10 +164,11 @@ TEST_F(AnEngineThread, HasRoomForAnotherOnceTheEndOfARequestIsTold) {
   std::vector<std::int64_t> there;
   Client client;
   const auto tell = client.listener();
-  door_->submit(request(4, 2), [&](const GenerationEvent& event) {
+  const auto submitted = door_->submit(request(4, 2), [&](const GenerationEvent& event) {
     there.push_back(door_->requests());
     tell(event);
   });
+  ASSERT_TRUE(std::holds_alternative<GenerationId>(submitted));
   client.wait_for_end();
   EXPECT_EQ(there, (std::vector<std::int64_t>{1, 0}));
   EXPECT_EQ(door_->max_requests(), kMaxRequests);
@@ -195,10 +196,11 @@ TEST_F(AnEngineThread, CancelsFromOtherThreadsWhatRunsAndWhatWaits) {
 TEST_F(AnEngineThread, ShowsWhoRunsWhoWaitsAndWhatTheyHold) {
   constexpr auto kAtOnce = std::chrono::milliseconds(0);
   std::counting_semaphore<> reached(0), go_on(0);
-  door_->submit(request(3, 9), [&](const GenerationEvent&) {  // held at every token
+  const auto submitted = door_->submit(request(3, 9), [&](const GenerationEvent&) {  // held at every token
     reached.release();
     go_on.acquire();
   });
+  ASSERT_TRUE(std::holds_alternative<GenerationId>(submitted));
   reached.acquire();
   std::vector<Client> clients(3);
   for (Client& client : clients) submit(client, request(6, 40));

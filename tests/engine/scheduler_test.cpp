@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/engine/scheduler.h"

@@ -41,13 +41,13 @@ std::int64_t blocks_for_prompts(Kind kind) {
 class ServingSoak : public testing::TestWithParam<Kind> {
  protected:
   std::vector<std::int32_t> alone(const GenerationRequest& asked) {
-    ServingCache cache(Kind::sharing, 40, kBlockSize, model_->config(), pool_);
+    ServingCache cache(Kind::sharing, 40, kBlockSize, model_->config(), threads_);
     const Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
     return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0].output_ids;
   }
 
-  ThreadPool pool_{2};
-  std::unique_ptr<Transformer> model_ = reference_model("fairytale", pool_);
+  ThreadPool threads_{2};
+  std::unique_ptr<Transformer> model_ = reference_model("fairytale", threads_);
 };
 
 /// A client's part: it submits, listens, hangs up now and then, and submits again.
@@ -76,7 +76,7 @@ struct Client {
 };
 
 TEST_P(ServingSoak, GivesEverySurvivingRequestItsSoloAnswer) {
-  ServingCache cache(GetParam(), blocks_for_prompts(GetParam()), kBlockSize, model_->config(), pool_);
+  ServingCache cache(GetParam(), blocks_for_prompts(GetParam()), kBlockSize, model_->config(), threads_);
   Engine engine(*model_, *cache.manager, *cache.store, nullptr,
                 {.max_batch_tokens = 256, .max_sequences = kClients});
   std::vector<Client> clients(kClients);

@@ -6,6 +6,7 @@
 #include <random>
 #include <regex>
 #include <sstream>
+#include <utility>
 
 #include "common/engine/tracing_manager.h"
 #include "step2_flat_cache/flat_cache.h"

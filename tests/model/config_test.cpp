@@ -306,7 +306,7 @@ TEST_F(Config, RefusesEndIdsThatAreNoIds) {
     EXPECT_THAT(error_of(with("eos_token_id", id)), AllOf(HasSubstr("eos_token_id"), HasSubstr(id.dump())));
   write_file(folder_ / "config.json", valid().dump());
   write_file(folder_ / "generation_config.json", R"({"eos_token_id": "2"})");
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_.path()); }),
+  EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_.path()); }),
               AllOf(HasSubstr("generation_config.json"), HasSubstr("eos_token_id")));
 }
 
@@ -521,23 +521,24 @@ TEST_F(Config, RefusesLayersOfOtherTypes) {
 }
 
 TEST_F(Config, SaysWhichFolderIsWanted) {
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_.path()); }),
+  EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_.path()); }),
               AllOf(HasSubstr(folder_.path().string()), HasSubstr("holds no config.json"),
                     HasSubstr("Hugging Face")));
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_ / "absent"); }),
+  EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_ / "absent"); }),
               AllOf(HasSubstr("absent"), HasSubstr("no such folder")));
   write_file(folder_ / "model.safetensors", "");
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_ / "model.safetensors"); }),
+  EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_ / "model.safetensors"); }),
               AllOf(HasSubstr("model.safetensors"), HasSubstr("not a folder")));
   std::filesystem::create_directory(folder_ / "config.json");
-  EXPECT_THAT(message_of<InputError>([&] { read_config(folder_.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_.path()); }),
+              HasSubstr("not a regular file"));
 }
 
 TEST_F(Config, SaysThatGgufIsNotReadAndWhatIs) {
   const auto gguf =
       AllOf(HasSubstr("GGUF is not read"), HasSubstr("config.json"), HasSubstr("model.safetensors"));
   const auto error_of_model = [](const std::filesystem::path& path) {
-    return message_of<InputError>([&] { read_config(path); });
+    return message_of<InputError>([&] { return read_config(path); });
   };
   write_file(folder_ / "model.gguf", "GGUF\3");
   write_file(folder_ / "sha256-0123", "GGUF\3");  // as some programs keep it
@@ -553,7 +554,7 @@ TEST_F(Config, SaysThatGgufIsNotReadAndWhatIs) {
 class ConfigFiles : public Config {
  protected:
   std::string error() {
-    return message_of<InputError>([&] { read_config(folder_.path()); });
+    return message_of<InputError>([&] { return read_config(folder_.path()); });
   }
   void expect_error(const std::string& name, const std::string& reason) {
     EXPECT_THAT(error(), AllOf(HasSubstr((folder_ / name).string() + ": "), HasSubstr(reason)));
@@ -783,7 +784,7 @@ TEST(NamedConfig, HaveRoomForLongPromptsAndNoEnd) {
 }
 
 TEST(NamedConfig, ListsTheNamesForAnUnknownOne) {
-  EXPECT_THAT(message_of<InputError>([] { named_config("gpt-2"); }),
+  EXPECT_THAT(message_of<InputError>([] { return named_config("gpt-2"); }),
               AllOf(HasSubstr("\"gpt-2\""), HasSubstr("fairytale"), HasSubstr("qwen3-0.6b")));
 }
 

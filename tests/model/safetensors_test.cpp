@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <latch>
 #include <random>
 #include <thread>

@@ -253,7 +253,7 @@ TEST(Sampler, TwoSamplersDoNotShareTheirDraws) {
   Sampler sampler({.temperature = 1, .seed = 42});
   Sampler neighbour({.temperature = 1, .seed = 5});
   for (const std::int32_t id : alone) {
-    neighbour.pick(logits);
+    static_cast<void>(neighbour.pick(logits));
     EXPECT_EQ(sampler.pick(logits).id, id);
   }
 }
@@ -263,7 +263,7 @@ TEST(Sampler, EveryPickTakesOneDrawWhateverTheLogits) {
   const std::vector<float> logits = sixteen_logits();
   const std::vector<std::int32_t> all = picks({.temperature = 1, .seed = 3}, logits, 20);
   Sampler sampler({.temperature = 1, .seed = 3});
-  for (int pick = 0; pick < 10; ++pick) sampler.pick(std::vector<float>{0.0F});
+  for (int pick = 0; pick < 10; ++pick) EXPECT_EQ(sampler.pick(std::vector<float>{0.0F}).id, 0);
   for (std::size_t pick = 10; pick < 20; ++pick) EXPECT_EQ(sampler.pick(logits).id, all[pick]);
 }
 

@@ -48,7 +48,8 @@ Ids counted_from_zero(std::size_t count) {
 class WatchedStore final : public KvStore {
  public:
   using KvStore::KvStore;
-  WatchedStore(const ModelConfig& config, DType dtype, ThreadPool& pool) : store_(config, dtype, pool) {}
+  WatchedStore(const ModelConfig& config, DType dtype, ThreadPool& threads)
+      : store_(config, dtype, threads) {}
 
   void begin(const PassPlan& plan) override { store_.begin(plan); }
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
@@ -72,8 +73,8 @@ class Model {
   Model(const std::filesystem::path& folder, DType dtype)
       : config(read_config(folder)),
         weights(load_weights(folder, config, dtype)),
-        transformer(config, weights, std::make_unique<CpuBackend>(dtype, pool_)),
-        store(transformer.config(), dtype, pool_) {}
+        transformer(config, weights, std::make_unique<CpuBackend>(dtype, threads_)),
+        store(transformer.config(), dtype, threads_) {}
 
   /// Logits after every token of `sequences`, laid end to end.
   Logits logits(const std::vector<Ids>& sequences) {
@@ -112,7 +113,7 @@ class Model {
     return Eigen::Map<const Logits>(numbers.data(), rows, config.vocab_size);
   }
 
-  ThreadPool pool_{2};
+  ThreadPool threads_{2};
 
  public:
   Transformer transformer;

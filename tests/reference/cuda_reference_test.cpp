@@ -176,14 +176,14 @@ TEST_P(CudaReference, ShortTypesStayNearTheCpuInTheSameType) {
   const Cases cases = cases_of(GetParam());
   for (const DType dtype : {DType::f16, DType::bf16}) {
     if (dtype == DType::bf16 && device_->compute_capability() < 80) continue;
-    ThreadPool pool(2);
-    const std::unique_ptr<Transformer> on_cpu = reference_model(GetParam(), pool, dtype);
+    ThreadPool threads(2);
+    const std::unique_ptr<Transformer> on_cpu = reference_model(GetParam(), threads, dtype);
     const std::unique_ptr<Transformer> model = model_on_gpu(GetParam(), dtype, device_);
     for (std::size_t n = 0; n < cases.requests.size(); ++n) {
       Request request = cases.requests[n];
       request.max_tokens = 0;  // the logits after the prompt
       NoCacheManager manager;
-      NoCacheStore store(on_cpu->config(), dtype, pool);
+      NoCacheStore store(on_cpu->config(), dtype, threads);
       const Report right = run(*on_cpu, manager, store, {&request, 1}, {.keep_logits = true});
       const std::vector<float>& logits = right.sequences[0].logits;
       const double bound = std::max(2e-2, 2 * distance(logits, cases.logits[n]));

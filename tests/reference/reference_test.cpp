@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/base/number.h"
 #include "common/cpu/cpu_backend.h"
@@ -49,16 +50,16 @@ double largest_magnitude(const std::vector<double>& numbers) {
 }
 
 TEST_P(Reference, LogitsAndGreedyIdsAreThoseOfHuggingFace) {
-  ThreadPool pool(2);
+  ThreadPool threads(2);
   const ModelConfig config = read_config(folder());
   Weights weights = load_weights(folder(), config, DType::f32);
   const std::vector<float> speeds = rotation_speeds(config, weights);
-  Transformer model(config, std::move(weights), std::make_unique<CpuBackend>(DType::f32, pool), speeds);
+  Transformer model(config, std::move(weights), std::make_unique<CpuBackend>(DType::f32, threads), speeds);
   const nlohmann::json answers = expected();
   ASSERT_GE(answers["cases"].size(), 10U);
   for (const nlohmann::json& answer : answers["cases"]) {
     NoCacheManager manager;
-    NoCacheStore store(model.config(), DType::f32, pool);
+    NoCacheStore store(model.config(), DType::f32, threads);
     Request request;
     request.prompt_ids = answer["prompt_ids"].get<std::vector<std::int32_t>>();
     const auto greedy_ids = answer["greedy_ids"].get<std::vector<std::int32_t>>();

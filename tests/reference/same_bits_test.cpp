@@ -25,7 +25,7 @@ constexpr std::int64_t kNewTokens = 9;
 /// What a cache is made for.
 struct Setting {
   const ModelConfig& config;
-  ThreadPool& pool;
+  ThreadPool& threads;
   DType dtype;
   std::int64_t sequences;
   PagedShape shape;  ///< for caches with blocks
@@ -47,14 +47,14 @@ struct Kind {
 Cache make_flat(const Setting& s) {
   const FlatCacheShape shape{s.sequences, 128, s.shape.bytes_per_token};
   return {std::make_unique<FlatCacheManager>(shape),
-          std::make_unique<FlatCacheStore>(s.config, shape, s.dtype, s.pool)};
+          std::make_unique<FlatCacheStore>(s.config, shape, s.dtype, s.threads)};
 }
 
 std::function<Cache(const Setting&)> make_paged(AttentionPath path) {
   return [path](const Setting& s) -> Cache {
     return {std::make_unique<PagedManager>(s.shape),
             std::make_unique<PagedKvStore>(s.config, s.shape, s.dtype, PagedKvStore::Settings{path, s.fill},
-                                           s.pool)};
+                                           s.threads)};
   };
 }
 
@@ -63,7 +63,7 @@ std::function<Cache(const Setting&)> make_sharing(AttentionPath path, std::int64
     const SharingSettings sharing{.prefix_cache = true, .salt = "", .host_blocks = host_blocks};
     return {std::make_unique<PrefixCachingManager>(s.shape, sharing),
             std::make_unique<TieredKvStore>(s.config, s.shape, host_blocks, s.dtype,
-                                            PagedKvStore::Settings{path, s.fill}, s.pool)};
+                                            PagedKvStore::Settings{path, s.fill}, s.threads)};
   };
 }
 
@@ -73,7 +73,7 @@ const std::vector<Kind>& kinds() {
       {"no cache", false,
        [](const Setting& s) -> Cache {
          return {std::make_unique<NoCacheManager>(),
-                 std::make_unique<NoCacheStore>(s.config, s.dtype, s.pool)};
+                 std::make_unique<NoCacheStore>(s.config, s.dtype, s.threads)};
        }},
       {"flat", false, make_flat},
       {"paged, gather", true, make_paged(AttentionPath::gather)},
@@ -124,14 +124,14 @@ class SameBits : public testing::TestWithParam<std::string> {
   void load(int threads, DType dtype) {
     dtype_ = dtype;
     model_.reset();
-    pool_ = std::make_unique<ThreadPool>(threads);
-    model_ = reference_model(GetParam(), *pool_, dtype);
+    threads_ = std::make_unique<ThreadPool>(threads);
+    model_ = reference_model(GetParam(), *threads_, dtype);
   }
 
   Setting setting(std::int64_t sequences, const PagedShape& shape) {
     // Fresh blocks are filled with something else each time.
     constexpr DebugFill kFills[] = {DebugFill::none, DebugFill::nan, DebugFill::huge};
-    return {model_->config(), *pool_, dtype_, sequences, shape, kFills[++settings_ % 3]};
+    return {model_->config(), *threads_, dtype_, sequences, shape, kFills[++settings_ % 3]};
   }
   PagedShape shape(std::int64_t block_size) const {
     return {0, block_size, model_->config().kv_bytes_per_token(size_of(dtype_))};
@@ -201,7 +201,7 @@ class SameBits : public testing::TestWithParam<std::string> {
   const std::vector<Request> requests_ = requests();
   std::vector<SequenceReport> right_;
   DType dtype_ = DType::f32;
-  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Transformer> model_;
   std::size_t settings_ = 0;
 };

@@ -124,18 +124,18 @@ struct Served {
 class AGenerationServer : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    pool_ = new ThreadPool(1);
-    lone_pool_ = new ThreadPool(1);
-    model_ = reference_model("fairytale", *pool_).release();
-    lone_model_ = reference_model("fairytale", *lone_pool_).release();
+    threads_ = new ThreadPool(1);
+    lone_threads_ = new ThreadPool(1);
+    model_ = reference_model("fairytale", *threads_).release();
+    lone_model_ = reference_model("fairytale", *lone_threads_).release();
     tokenizer_ = new Tokenizer(checkpoint_folder("fairytale"));
   }
   static void TearDownTestSuite() {
     delete tokenizer_;
     delete lone_model_;
     delete model_;
-    delete lone_pool_;
-    delete pool_;
+    delete lone_threads_;
+    delete threads_;
   }
 
   void start(const Served& served = {}) {
@@ -147,7 +147,8 @@ class AGenerationServer : public testing::Test {
     server_ = std::make_unique<GenerationServer>(settings, "fairytale");
   }
   void load(const Served& served) {
-    cache_ = std::make_unique<ServingCache>(served.kind, served.blocks, kBlockSize, model_->config(), *pool_);
+    cache_ =
+        std::make_unique<ServingCache>(served.kind, served.blocks, kBlockSize, model_->config(), *threads_);
     store_ = std::make_unique<GatedStore>(*cache_->store, gate_);
     const Tokenizer* const own = served.has_tokenizer ? tokenizer_ : nullptr;
     const Tokenizer* const tokenizer = served.tokenizer != nullptr ? served.tokenizer : own;
@@ -257,7 +258,7 @@ class AGenerationServer : public testing::Test {
 
   /// What the model alone gives: the loop of the four programs.
   SequenceReport alone(const Request& request) {
-    ServingCache cache(Kind::sharing, 80, kBlockSize, lone_model_->config(), *lone_pool_);
+    ServingCache cache(Kind::sharing, 80, kBlockSize, lone_model_->config(), *lone_threads_);
     return run(*lone_model_, *cache.manager, *cache.store, {&request, 1}).sequences[0];
   }
   static std::vector<std::int32_t> ids_of(const std::string& text) { return tokenizer_->encode(text); }
@@ -268,7 +269,7 @@ class AGenerationServer : public testing::Test {
     return ids;
   }
 
-  static ThreadPool *pool_, *lone_pool_;  // the engine's thread has the first for itself
+  static ThreadPool *threads_, *lone_threads_;  // the engine's thread has the first for itself
   static Transformer *model_, *lone_model_;
   static Tokenizer* tokenizer_;
   Gate gate_, reading_;
@@ -283,7 +284,7 @@ class AGenerationServer : public testing::Test {
   std::thread serving_;
 };
 
-ThreadPool *AGenerationServer::pool_, *AGenerationServer::lone_pool_;
+ThreadPool *AGenerationServer::threads_, *AGenerationServer::lone_threads_;
 Transformer *AGenerationServer::model_, *AGenerationServer::lone_model_;
 Tokenizer* AGenerationServer::tokenizer_;
 
@@ -497,7 +498,7 @@ TEST_F(AGenerationServer, JoinsTheTextOfAChoiceForAClientOfOpenAiThatReadsSlowly
     for (const Json& choice : part["choices"]) texts[choice["index"].get<std::size_t>()] += choice["text"];
   }
   for (std::size_t sample = 0; sample < 8; ++sample)
-    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"]);
+    EXPECT_EQ(texts[sample], whole["choices"][sample]["text"].get<std::string>());
   EXPECT_EQ(parts.back()["usage"], whole["usage"]);
   EXPECT_LT(parts.size(), 8U * 150 / 2);
 }
@@ -534,7 +535,7 @@ TEST_F(AGenerationServer, GivesSeveralSamplesEachWithItsSeed) {
       request["seed"] = 7 + sample;
       const Json single = generate(request);
       EXPECT_EQ(answer["samples"][static_cast<std::size_t>(sample)]["ids"], single["ids"]) << name_of(kind);
-      EXPECT_EQ(streamed[sample], single["text"]);
+      EXPECT_EQ(streamed[sample], single["text"].get<std::string>());
     }
     TearDown();
   }
@@ -1402,7 +1403,7 @@ TEST_F(AGenerationServer, CompletesInTheFormOfOpenAi) {
     EXPECT_TRUE(part.contains("usage")) << "null, or in the last part";
     for (const Json& choice : part["choices"]) streamed += choice["text"];
   }
-  EXPECT_EQ(streamed, own["text"]);
+  EXPECT_EQ(streamed, own["text"].get<std::string>());
   EXPECT_TRUE(parts.back()["choices"].empty());
   EXPECT_EQ(parts.back()["usage"]["completion_tokens"], 16);
   EXPECT_EQ(parts[parts.size() - 2]["choices"][0]["finish_reason"], "length");

@@ -18,8 +18,8 @@ class AServersMemory : public testing::Test {
   static Program program_with(std::int64_t memory) {
     Program program{};
     program.options.serve = true;
-    program.pool = std::make_unique<ThreadPool>(1);
-    program.model = reference_model("fairytale", *program.pool);
+    program.threads = std::make_unique<ThreadPool>(1);
+    program.model = reference_model("fairytale", *program.threads);
     program.memory = 4 * memory;
     program.memory_to_serve = memory;
     Request whole_context;

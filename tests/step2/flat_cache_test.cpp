@@ -18,7 +18,7 @@ struct FlatCache {
       : layers(model),
         shape{sequences, max_seq_len, model.bytes_per_token()},
         manager(shape),
-        store(model.config(), shape, dtype, model.pool()) {}
+        store(model.config(), shape, dtype, model.threads()) {}
 
   void pass(const std::vector<Length>& lengths) {
     layers.pass(manager, store, lengths);

@@ -2,15 +2,31 @@
 // free are results, not accidents.
 #include "step3_paged/block_pool.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace kvcache {
 namespace {
+
+using testing::HasSubstr;
+
+/// What `call` throws as a std::logic_error; "" if it does not.
+template <typename Call>
+std::string fault_of(const Call& call) {
+  try {
+    call();
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return "";
+}
 
 /// The ids of `count` allocations.
 std::vector<std::int32_t> take(BlockPool& pool, int count) {
@@ -34,9 +50,9 @@ TEST(BlockPool, HandsOutTheBlockFreedLastFirst) {
 TEST(BlockPool, FreeingInTheReverseOrderOfAllocationRestoresThePoolExactly) {
   BlockPool pool(6);
   take(pool, 2);
-  pool.free(0);
+  give_back(pool, 0);
   const std::vector<std::int32_t> before = take(pool, 4);
-  for (auto id = before.rbegin(); id != before.rend(); ++id) pool.free(*id);
+  for (auto id = before.rbegin(); id != before.rend(); ++id) give_back(pool, *id);
   EXPECT_EQ(take(pool, 4), before);
 }
 
@@ -49,7 +65,7 @@ TEST(BlockPool, SaysThatItIsExhaustedAsOftenAsItIsAskedAndChangesNothing) {
     EXPECT_EQ(pool.in_use_count(), 2);
     pool.check_invariants();
   }
-  pool.free(1);
+  give_back(pool, 1);
   EXPECT_EQ(pool.allocate(), 1);
 }
 
@@ -89,6 +105,33 @@ TEST(BlockPool, RefusesToFreeWhatItNeverHad) {
   }
   EXPECT_EQ(pool.in_use_count(), 3);
   pool.check_invariants();
+}
+
+// The caller of `give_back` holds the block, so a refusal is a fault of its tables that must not pass unseen.
+TEST(BlockPool, GivingBackWhatIsNotInUseNamesTheBlockAndChangesNothing) {
+  BlockPool pool(3);
+  take(pool, 2);
+  give_back(pool, 1);
+  for (const std::int32_t id : {1, 2, 3, -1}) {
+    EXPECT_THAT(fault_of([&] { give_back(pool, id); }), HasSubstr("block " + std::to_string(id) + " "));
+  }
+  EXPECT_EQ(pool.in_use_count(), 1);
+  pool.check_invariants();
+}
+
+TEST(BlockPool, AskingForABlockThatItNeverHadNamesTheBlock) {
+  BlockPool pool(3);
+  for (const std::int32_t id :
+       {-1, 3, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()}) {
+    EXPECT_THAT(fault_of([&] { static_cast<void>(pool.in_use(id)); }),
+                HasSubstr("block " + std::to_string(id)));
+  }
+  EXPECT_FALSE(pool.in_use(2));
+}
+
+TEST(BlockPool, HasNoFewerBlocksThanNoneAndNoMoreThanIdsOf32BitsCount) {
+  for (const std::int64_t total : {std::int64_t{-1}, std::int64_t{1} << 31})
+    EXPECT_THAT(fault_of([&] { BlockPool pool(total); }), HasSubstr(std::to_string(total)));
 }
 
 TEST(BlockPool, CountsAndMarksEveryBlockOnce) {

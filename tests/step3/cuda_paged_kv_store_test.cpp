@@ -45,7 +45,7 @@ class TwinStores final : public KvStore {
  public:
   TwinStores(MadeUpLayers& model, const PagedShape& shape, DType dtype, DebugFill fill,
              const cuda::Device& device)
-      : cpu(model.config(), shape, dtype, {AttentionPath::paged, fill}, model.pool()),
+      : cpu(model.config(), shape, dtype, {AttentionPath::paged, fill}, model.threads()),
         paged(model.config(), shape, dtype, {AttentionPath::paged, fill}, device),
         gathered(model.config(), shape, dtype, {AttentionPath::gather, fill}, device),
         model_(model),

@@ -27,7 +27,9 @@ const float kNan = std::numeric_limits<float>::quiet_NaN();
 class OpenStore : public PagedKvStore {
  public:
   OpenStore(MadeUpLayers& layers, const PagedShape& shape, DType dtype, Settings settings = {})
-      : PagedKvStore(layers.config(), shape, dtype, settings, layers.pool()), shape_(shape), dtype_(dtype) {}
+      : PagedKvStore(layers.config(), shape, dtype, settings, layers.threads()),
+        shape_(shape),
+        dtype_(dtype) {}
 
   using PagedKvStore::k_block;
   using PagedKvStore::v_block;
@@ -129,7 +131,8 @@ TEST(PagedKvStore, EveryPrefillLengthHasTheBitsOfTheFlatCacheForEveryNumberOfKvH
     MadeUpLayers layers(1, {8 / kv_heads * kv_heads, kv_heads, 8});
     layers.add(0, 130, static_cast<std::uint32_t>(kv_heads));
     FlatCacheManager flat_manager({1, 130, layers.bytes_per_token()});
-    FlatCacheStore flat_store(layers.config(), {1, 130, layers.bytes_per_token()}, DType::f32, layers.pool());
+    FlatCacheStore flat_store(layers.config(), {1, 130, layers.bytes_per_token()}, DType::f32,
+                              layers.threads());
     PagedCache paged(layers, 9, 16);
     PagedCache gathered(layers, 19, 7, {.attention = AttentionPath::gather});
     for (std::int64_t length = 1; length <= 130; ++length) {
@@ -192,12 +195,12 @@ TEST(PagedKvStore, WithZeroQueriesTheOutputIsTheMeanOfExactlyTheTokensStored) {
     sizes.head_dim = 16;
     return sizes;
   }();
-  ThreadPool pool(1);
+  ThreadPool threads(1);
   for (const AttentionPath path : kPaths) {
     for (const std::int64_t length : {1, 3, 4, 5, 7, 8, 9, 63, 64, 65}) {
       const PagedShape shape{40, 4, config.kv_bytes_per_token(4)};
       PagedManager manager(shape);
-      PagedKvStore store(config, shape, DType::f32, {path, DebugFill::huge}, pool);
+      PagedKvStore store(config, shape, DType::f32, {path, DebugFill::huge}, threads);
       const std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
       const Work work{0, ids};
       PassPlan plan = manager.plan({&work, 1}).value();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
 
 #include "common/engine/run.h"
 #include "step3_paged/paged_kv_store.h"
@@ -52,7 +53,7 @@ class WatchedManager final : public KvManager {
 class PagedRun : public testing::Test {
  protected:
   void load(std::vector<std::int32_t> eos_ids = {}) {
-    model_ = reference_model("llama-mha", pool_, DType::f32, eos_ids);
+    model_ = reference_model("llama-mha", threads_, DType::f32, eos_ids);
   }
 
   static Request request(std::int64_t length, std::int64_t tokens, std::int32_t first = 5) {
@@ -65,7 +66,7 @@ class PagedRun : public testing::Test {
 
   Report run_in(WatchedManager& manager, const std::vector<Request>& requests, OnToken on_token = {}) {
     const PagedShape shape{manager.blocks().total, kBlockSize, 1};
-    PagedKvStore store(model_->config(), shape, DType::f32, {AttentionPath::paged, DebugFill::nan}, pool_);
+    PagedKvStore store(model_->config(), shape, DType::f32, {AttentionPath::paged, DebugFill::nan}, threads_);
     Report report = run(*model_, manager, store, requests, {.on_token = std::move(on_token)});
     EXPECT_EQ(report.blocks.in_use, 0);
     EXPECT_EQ(report.blocks.free, report.blocks.total);
@@ -77,7 +78,7 @@ class PagedRun : public testing::Test {
     return run_in(manager, {request}).sequences[0].output_ids;
   }
 
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::unique_ptr<Transformer> model_;
 };
 

@@ -16,7 +16,7 @@ class PoolSize : public testing::Test {
  protected:
   PoolSize() {
     program_.step = Step::paged;
-    program_.model = reference_model("llama-mha", pool_);
+    program_.model = reference_model("llama-mha", threads_);
     program_.memory = std::int64_t{1} << 40;
     program_.options.block_size = 1;
   }
@@ -31,7 +31,7 @@ class PoolSize : public testing::Test {
     return program_.options.block_size * program_.model->config().kv_bytes_per_token(4);
   }
 
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   Program program_{};
 };
 

@@ -1,10 +1,14 @@
 // The order in which free blocks are given to someone else, and taking them out of the middle.
 #include "step4_prefix_cache/free_block_queue.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
+#include <stdexcept>
+#include <string>
 
 namespace kvcache {
 namespace {
@@ -74,6 +78,54 @@ TEST(FreeBlockQueue, UndoingRemovalsInReverseRestoresItExactly) {
     ASSERT_EQ(queue.in_order(), before) << "seed " << seed << ", round " << round;
     ASSERT_EQ(queue.size(), 20);
   }
+}
+
+// ---- What it refuses, naming the block; nothing has changed then ----
+
+/// `change` is refused with a message that names `block`, and leaves the queue as it is.
+void expect_refused(const FreeBlockQueue& queue, std::int32_t block, const std::function<void()>& change) {
+  const Ids before = queue.in_order();
+  try {
+    change();
+    ADD_FAILURE() << "block " << block;
+  } catch (const std::logic_error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("block " + std::to_string(block)));
+  }
+  EXPECT_EQ(queue.in_order(), before);
+}
+
+TEST(FreeBlockQueue, RefusesToQueueABlockTwiceOrWhatIsNoBlock) {
+  FreeBlockQueue queue(3);
+  for (const std::int32_t block : {0, 2, -1, 3, 4}) {
+    expect_refused(queue, block, [&] { queue.push_back(block); });
+    expect_refused(queue, block, [&] { queue.push_front(block); });
+  }
+}
+
+TEST(FreeBlockQueue, RefusesToRemoveWhatIsNotQueued) {
+  FreeBlockQueue queue(3);
+  queue.remove(1);
+  for (const std::int32_t block : {1, -1, 3, 4}) {
+    EXPECT_FALSE(queue.contains(block));
+    expect_refused(queue, block, [&] { queue.remove(block); });
+  }
+}
+
+TEST(FreeBlockQueue, RefusesToUndoARemovalOutOfTurn) {
+  FreeBlockQueue queue(4);
+  for (const std::int32_t block : {0, -1, 4}) expect_refused(queue, block, [&] { queue.undo_remove(block); });
+  queue.remove(1);
+  queue.remove(2);
+  expect_refused(queue, 1, [&] { queue.undo_remove(1); });  // 2 went after it and is to come back before
+  queue.push_back(2);
+  expect_refused(queue, 1, [&] { queue.undo_remove(1); });
+}
+
+TEST(FreeBlockQueue, RefusesToNameTheFrontOfNothing) {
+  FreeBlockQueue queue(1);
+  queue.remove(0);
+  EXPECT_THROW(static_cast<void>(queue.front()), std::logic_error);
+  EXPECT_THROW(static_cast<void>(FreeBlockQueue(0).front()), std::logic_error);
 }
 
 }  // namespace

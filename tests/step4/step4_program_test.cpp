@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"

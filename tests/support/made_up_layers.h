@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@ namespace kvcache {
 class MadeUpLayers {
  public:
   MadeUpLayers(std::int64_t layers, AttentionShape shape, DType dtype = DType::f32)
-      : shape_(shape), dtype_(dtype), pool_(std::make_unique<ThreadPool>(1)) {
+      : shape_(shape), dtype_(dtype), threads_(std::make_unique<ThreadPool>(1)) {
     config_.layers = layers;
     config_.heads = shape.heads;
     config_.kv_heads = shape.kv_heads;
@@ -34,7 +35,7 @@ class MadeUpLayers {
   }
   // A store keeps references to both.
   const ModelConfig& config() const { return config_; }
-  ThreadPool& pool() { return *pool_; }
+  ThreadPool& threads() { return *threads_; }
   std::int64_t bytes_per_token() const { return config_.kv_bytes_per_token(size_of(dtype_)); }
 
   /// Makes up a sequence of up to `tokens` tokens; equal seeds, equal numbers.
@@ -49,7 +50,7 @@ class MadeUpLayers {
       layer.out.resize(layer.q.size());
       const AttentionSequence all{0, tokens, tokens, {}};
       attention(shape_, {dtype_, layer.stored_k.data(), layer.stored_v.data()}, {&all, 1}, layer.q.data(),
-                layer.out.data(), q_width(), dtype_, *pool_);
+                layer.out.data(), q_width(), dtype_, *threads_);
     }
     sequences_[sequence] = std::move(layers);
     token_ids_.resize(std::max(token_ids_.size(), static_cast<std::size_t>(tokens)));
@@ -149,7 +150,7 @@ class MadeUpLayers {
 
   AttentionShape shape_;
   DType dtype_;
-  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ThreadPool> threads_;
   ModelConfig config_;
   std::map<std::int32_t, std::vector<Layer>> sequences_;  // [layers] of each
   std::vector<std::int32_t> token_ids_;

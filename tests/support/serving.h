@@ -124,13 +124,13 @@ class CheckedManager final : public KvManager {
 /// A step's memory of `blocks` blocks of `block_size` tokens; flat: reservations of 16 blocks' tokens.
 struct ServingCache {
   ServingCache(Kind kind, std::int64_t blocks, std::int64_t block_size, const ModelConfig& config,
-               ThreadPool& pool) {
+               ThreadPool& threads) {
     const std::int64_t bytes = config.kv_bytes_per_token(4);
     if (kind == Kind::flat) {
       const FlatCacheShape shape{std::max<std::int64_t>(1, blocks / 16),
                                  block_size * std::min<std::int64_t>(blocks, 16), bytes};
       keep(std::make_unique<FlatCacheManager>(shape));
-      store = std::make_unique<FlatCacheStore>(config, shape, DType::f32, pool);
+      store = std::make_unique<FlatCacheStore>(config, shape, DType::f32, threads);
       return;
     }
     const PagedShape shape{blocks, block_size, bytes};
@@ -139,10 +139,10 @@ struct ServingCache {
     const std::int64_t host_blocks = kind == Kind::tiered ? blocks / 2 : 0;
     if (kind == Kind::paged) {
       keep(std::make_unique<PagedManager>(shape));
-      store = std::make_unique<PagedKvStore>(config, shape, DType::f32, settings, pool);
+      store = std::make_unique<PagedKvStore>(config, shape, DType::f32, settings, threads);
     } else {
       keep(std::make_unique<PrefixCachingManager>(shape, SharingSettings{.host_blocks = host_blocks}));
-      store = std::make_unique<TieredKvStore>(config, shape, host_blocks, DType::f32, settings, pool);
+      store = std::make_unique<TieredKvStore>(config, shape, host_blocks, DType::f32, settings, threads);
     }
   }
 
@@ -159,10 +159,10 @@ struct ServingCache {
 /// An engine at work, step by step, with all that its listeners hear.
 class ServingPlay {
  public:
-  ServingPlay(Kind kind, std::int64_t blocks, Transformer& model, ThreadPool& pool,
+  ServingPlay(Kind kind, std::int64_t blocks, Transformer& model, ThreadPool& threads,
               const SchedulerSettings& settings, const Tokenizer* tokenizer = nullptr,
               std::int64_t block_size = 4)
-      : cache(kind, blocks, block_size, model.config(), pool),
+      : cache(kind, blocks, block_size, model.config(), threads),
         engine(model, *cache.manager, *cache.store, tokenizer, settings) {}
 
   GenerationId submit(const GenerationRequest& request) {

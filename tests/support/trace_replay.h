@@ -77,13 +77,13 @@ class TraceReplay {
     begun_ = true;
     if (line.at("schema") != 1) throw std::runtime_error("a schema that is not 1");
     state.block_size = line.at("block_size");
-    const std::int64_t blocks = line.at("blocks"), slots = line.at("host_blocks");
+    const std::int64_t blocks = line.at("blocks"), host_blocks = line.at("host_blocks");
     for (std::int32_t block = 0; block < blocks; ++block) state.free.push_back(block);
     state.references.assign(index(blocks), 0);
     if (line.at("step") == "step4_prefix_cache") state.contents.resize(index(blocks));
-    state.host.resize(index(slots));
+    state.host.resize(index(host_blocks));
     pool_.assign(index(blocks), Tokens(index(state.block_size), kNothing));
-    host_.assign(index(slots), Tokens(index(state.block_size), kNothing));
+    host_.assign(index(host_blocks), Tokens(index(state.block_size), kNothing));
   }
 
   void plan(const Json& line) {
@@ -149,8 +149,8 @@ class TraceReplay {
     if (changes.contains("free")) change_free(changes.at("free"));
     for (const auto& [block, content] : part(changes, "contents").items())
       state.contents.at(std::stoul(block)) = content_of(content);
-    for (const auto& [slot, content] : part(changes, "host").items())
-      state.host.at(std::stoul(slot)) = content_of(content);
+    for (const auto& [block, content] : part(changes, "host").items())
+      state.host.at(std::stoul(block)) = content_of(content);
   }
 
   void change_free(const Json& change) {
@@ -173,7 +173,7 @@ class TraceReplay {
 
   bool begun_ = false;
   std::optional<Json> outstanding_;  // the plan line that is neither committed nor taken back
-  std::vector<Tokens> pool_, host_;  // [blocks or slots, block_size]
+  std::vector<Tokens> pool_, host_;  // [blocks] or [host blocks], [block_size] each
 };
 
 }  // namespace kvcache

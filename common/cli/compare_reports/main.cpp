@@ -1,6 +1,7 @@
 /// @file
 /// `compare_reports REPORT.json ...`: prints the steps' JSON reports side by side (compare.h).
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"

@@ -1,6 +1,8 @@
 // A solution of exercise 4.
 #include "step2_flat_cache/exercises/exercise4_growing_cache.h"
 
+#include <utility>
+
 namespace kvcache {
 
 void GrowingCache::grow() {

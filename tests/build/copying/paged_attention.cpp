@@ -24,8 +24,7 @@ int main() try {
   const std::vector<std::int32_t> table{2, 0};
   const std::vector<std::int64_t> slots{8, 9, 10, 11, 0};  // block_id * 4 + offset
   std::vector<float> k(tokens * width, 1.0f), v;           // equal keys: attention is the mean of the values
-  for (std::int64_t token = 0; token < tokens; ++token)
-    v.insert(v.end(), width, static_cast<float>(token));
+  for (std::int64_t token = 0; token < tokens; ++token) v.insert(v.end(), width, static_cast<float>(token));
 
   const auto new_k = on_gpu(k), new_v = on_gpu(v), q = on_gpu(std::vector<float>(width, 1.0f));
   const auto k_pool = on_gpu(std::vector<float>(12 * width)), v_pool = on_gpu(std::vector<float>(12 * width));

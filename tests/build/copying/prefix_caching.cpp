@@ -14,7 +14,7 @@ int main() {
     if (!plan) return 1;
     manager.commit(*plan);
     manager.free(sequence);  // its full blocks stay findable until their memory is needed
-    std::printf("request %d: %lld of %zu tokens computed\n", sequence,
-                static_cast<long long>(plan->tokens()), ids.size());
+    std::printf("request %d: %lld of %zu tokens computed\n", sequence, static_cast<long long>(plan->tokens()),
+                ids.size());
   }
 }

@@ -1,0 +1,103 @@
+/// @file
+/// What a PrefixCachingManager says of itself: room, memory, state, and whether all is in order.
+#include <stdexcept>
+#include <unordered_set>
+
+#include "step4_prefix_cache/block_hash.h"
+#include "step4_prefix_cache/prefix_caching_manager.h"
+
+namespace kvcache {
+
+std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids,
+                                                std::string_view salt) const {
+  if (!pinned_) return capacity();
+  const std::int64_t shared =
+      salt_or_default(salt) == pinned_->salt
+          ? shared_with_prefix(token_ids, pinned_->token_ids, shape_.block_size, settings_.prefix_cache)
+          : 0;
+  const std::int64_t taken = shape_.blocks_for(std::ssize(pinned_->token_ids)) - shared;
+  return (shape_.blocks - taken) * shape_.block_size;
+}
+
+KvMemoryReport PrefixCachingManager::memory() const {
+  std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not
+  for (const auto& [id, sequence] : sequences_) {
+    for (std::int64_t left = sequence.length; const std::int32_t block : sequence.blocks) {
+      stored[block] = std::max(stored[block], std::min(shape_.block_size, left));
+      left -= shape_.block_size;
+    }
+  }
+  KvMemoryReport report;
+  report.bytes_per_token = shape_.bytes_per_token;
+  report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
+  report.pool_bytes = pool_.total() * shape_.block_size * shape_.bytes_per_token;
+  for (const auto& [block, tokens] : stored) report.used_bytes += tokens * shape_.bytes_per_token;
+  return report;
+}
+
+BlocksReport PrefixCachingManager::blocks() const {
+  const std::int64_t cached = pool_.cached_count();
+  return {shape_.block_size, pool_.total(), pool_.free_count() - cached, cached, pool_.in_use_count()};
+}
+
+CacheState PrefixCachingManager::state() const {
+  const std::unordered_set<std::uint64_t> salts = salts_.identities();
+  const auto as_seen = [&salts](const BlockContent& content) {
+    return CacheState::Content{content.hash, content.identity,
+                               salts.contains(content.parent) ? 0 : content.parent};
+  };
+  CacheState state;
+  state.block_size = shape_.block_size;
+  for (const auto& [id, sequence] : sequences_) state.sequences[id] = {sequence.blocks, sequence.length};
+  state.references = pool_.references();
+  state.free = pool_.free_in_order();
+  for (std::int32_t n = 0; n < pool_.total(); ++n)
+    state.contents.push_back(as_seen(pool_.index().content(n)));
+  for (std::int32_t n = 0; n < host_.total(); ++n) state.host.push_back(as_seen(host_.content(n)));
+  return state;
+}
+
+void PrefixCachingManager::check_invariants() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  expect(changes_.empty(), "a plan is neither committed nor aborted");
+  pool_.check_invariants();
+  host_.check_invariants();
+  std::vector<std::int32_t> counted(static_cast<std::size_t>(shape_.blocks), 0);
+  for (const auto& [id, sequence] : sequences_) {
+    expect(std::ssize(sequence.token_ids) == sequence.length, "a sequence knows other tokens than it stores");
+    expect(std::ssize(sequence.blocks) == shape_.blocks_for(sequence.length),
+           "a sequence holds more or fewer blocks than its tokens need");
+    for (const std::int32_t block : sequence.blocks) ++counted[static_cast<std::size_t>(block)];
+    check_blocks_are_found(sequence);
+  }
+  expect(counted == pool_.references(), "a block's reference count differs from the tables that hold it");
+  expect(!pinned_ || sequences_.contains(pinned_->id), "the pinned prefix is gone");
+}
+
+/// Each full block of `sequence`, by what it holds, and no other.
+void PrefixCachingManager::check_blocks_are_found(const Sequence& sequence) const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  };
+  const std::int64_t full = settings_.prefix_cache ? sequence.length / shape_.block_size : 0;
+  const std::optional<BlockParent> root = full > 0 ? salts_.find(sequence.salt) : BlockParent{};
+  expect(root.has_value(), "the salt of a findable block is forgotten");
+  BlockParent parent = *root;
+  for (std::int64_t n = 0; n < std::ssize(sequence.blocks); ++n) {
+    const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
+    expect(findable(block) == (n < full), "a full block cannot be found, or a partly filled one can");
+    if (n >= full) continue;
+    const BlockContent& content = pool_.index().content(block);
+    const auto tokens = tokens_of_block(sequence.token_ids, n, shape_.block_size);
+    expect(std::ranges::equal(pool_.index().token_ids(block), tokens),
+           "a block is found by other tokens than it holds");
+    expect(content.parent == parent.identity, "a block is found after another one than it follows");
+    expect(content.hash == block_hash(parent.hash, tokens, settings_.hash_bits),
+           "a block has the hash of something else");
+    parent = {content.hash, content.identity};
+  }
+}
+
+}  // namespace kvcache

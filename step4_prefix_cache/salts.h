@@ -1,0 +1,41 @@
+/// @file
+/// What a sequence's first block follows: the salt of the sequence. Chapter: step4_prefix_cache/README.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "step4_prefix_cache/host_tier.h"
+#include "step4_prefix_cache/prefix_index.h"
+#include "step4_prefix_cache/shared_block_pool.h"
+
+namespace kvcache {
+
+/// The salts under which blocks can be found. Each has an identity, as if it were a block: the hash of a salt
+/// only says where to look, as every hash here, and the identities of two salts differ.
+class Salts {
+ public:
+  /// What a first block under `salt` follows. Nothing: no block can be found under it.
+  [[nodiscard]] std::optional<BlockParent> find(std::string_view salt) const;
+  /// The same for a first block that is about to be published. Clients choose their salts, so there may be
+  /// any number of them: before more than twice as many are kept as there are blocks in `pool` and `host`,
+  /// those are forgotten under which none can be found.
+  [[nodiscard]] BlockParent remember(const std::string& salt, SharedBlockPool& pool, const HostTier& host);
+
+  /// Salts that are remembered.
+  std::int64_t size() const { return static_cast<std::int64_t>(salts_.size()); }
+  /// What first blocks name as their parent.
+  std::unordered_set<std::uint64_t> identities() const;
+
+ private:
+  void forget_unused(const SharedBlockPool& pool, const HostTier& host);
+
+  std::map<std::string, BlockParent, std::less<>> salts_;
+};
+
+}  // namespace kvcache

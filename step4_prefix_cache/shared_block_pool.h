@@ -1,0 +1,136 @@
+/// @file
+/// The blocks of a pool that sequences share, as numbers: who is free, who is used by how many, and what can
+/// be found in whom. Compare step3_paged/block_pool.h, where a block has one owner.
+///
+///                allocate                 publish, then release by the last
+///      +------+ ---------> +------------+ ---------------------> +--------+
+///      | free |            |   in use   |                        | cached |
+///      +------+ <--------- +------------+ <--------------------- +--------+
+///          ^     release       ^                 acquire          |      |
+///          |     by the last   | settle   +---------+   allocate  |      |
+///          |                   +--------- | evicted | <-----------+      |
+///          |                              +---------+                    |
+///          +-------------------------------------------------------------+
+///                                        forget
+///
+///   free     no references, and nothing can be found in it
+///   in use   one reference or more, of sequences; findable once it is full and `publish`ed
+///   cached   no references, but what it holds can still be found
+///   evicted  in use by the plan that has taken it, but the index still names what it held: the host tier
+///            reads it there. `settle` makes that final, `undo` makes the block cached again.
+///
+/// Outside of this class are the block tables (prefix_caching_manager.h), the order in which a prompt is
+/// looked up (prefix_finder.h), and what becomes of evicted content (host_tier.h).
+/// Chapter: step4_prefix_cache/README.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "step4_prefix_cache/free_block_queue.h"
+#include "step4_prefix_cache/prefix_index.h"
+
+namespace kvcache {
+
+/// A fixed number of blocks with ids 0 to total - 1, each with a count of references.
+///
+/// Order of eviction: free blocks go first, then the cached ones, the least recently used first, and of one
+/// sequence its tail before its head: a prefix is useful without its continuation, not the other way round.
+/// So a block enters the queue when its last reference goes, a free one in front, a cached one at the back,
+/// and `release` begins at the tail.
+///
+/// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`; all other
+/// changes are made while no plan is open. What breaks a precondition throws std::logic_error that names the
+/// block.
+class SharedBlockPool {
+ public:
+  /// All blocks are free.
+  SharedBlockPool(std::int64_t total, std::int64_t block_size);
+
+  // Within a plan
+
+  /// The block that has been free longest, now with one reference; if it was cached it is evicted.
+  /// @throws std::logic_error if none is free: a plan counts before it takes.
+  [[nodiscard]] std::int32_t allocate();
+  /// One reference more to each of `blocks`, which were found. They leave the queue, so no allocation after
+  /// this can evict them.
+  /// @throws std::logic_error if a block is free: there is nothing to be found in it.
+  void acquire(std::span<const std::int32_t> blocks);
+  /// Copy-on-write: moves one reference from `block` to a new one.
+  /// @return the new block
+  /// @throws std::logic_error unless `block` has other references.
+  [[nodiscard]] std::int32_t unshare(std::int32_t block);
+  /// Cached blocks that the open plan has evicted, the least recently used first.
+  const std::vector<std::int32_t>& evicted() const { return evicted_; }
+  /// The plan is final: what the evicted held is not found any more.
+  void settle();
+  /// Takes back all that the plan has done, down to the order of the queue.
+  void undo();
+
+  // Between plans
+
+  /// A fork: one reference more to each of `blocks`. @throws std::logic_error if one is not in use.
+  void share(std::span<const std::int32_t> blocks);
+  /// A sequence ends: one reference less to each block of its table, from the tail on. Without references a
+  /// block enters the queue. @throws std::logic_error if one is not in use.
+  void release(std::span<const std::int32_t> blocks);
+  /// Makes a full block findable. What is planned from here on may read its K and V: the pass that writes
+  /// them is queued.
+  /// @param content    of the identity that all blocks have, here or in the host tier, that hold the same;
+  ///                   with identity 0 a new one: nothing holds the same
+  /// @param token_ids  [block_size]
+  /// @throws std::logic_error if `block` is not in use, or findable already.
+  void publish(std::int32_t block, BlockContent content, std::span<const std::int32_t> token_ids);
+  /// Makes a findable block unfindable: now, or, if it is in use, when its last reference goes.
+  /// @throws std::logic_error if it is not findable.
+  void forget(std::int32_t block);
+  /// For a content, or a salt, that no other has been: never given out before, and not 0.
+  [[nodiscard]] std::uint64_t new_identity() { return ++identities_; }
+
+  /// Blocks, whatever their state.
+  std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
+  /// Blocks that `allocate` can still give: the free and the cached.
+  std::int64_t free_count() const { return queue_.size(); }
+  /// Those of them that are cached. Takes time in proportion to `free_count`.
+  std::int64_t cached_count() const;
+  /// Blocks with references.
+  std::int64_t in_use_count() const { return total() - free_count(); }
+  /// Whether `block` is a block of this pool and has references.
+  bool in_use(std::int32_t block) const {
+    return at(block) < references_.size() && references_[at(block)] > 0;  // a negative id is a large index
+  }
+  /// [free_count] the next to be taken first.
+  std::vector<std::int32_t> free_in_order() const { return queue_.in_order(); }
+  /// How many refer to each block, [total].
+  const std::vector<std::int32_t>& references() const { return references_; }
+  /// How many refer to `block`.
+  std::int32_t reference_count(std::int32_t block) const { return references_[at(block)]; }
+  /// What can be found, and in which blocks.
+  const PrefixIndex& index() const { return index_; }
+
+  /// @throws std::logic_error saying which block is in two states or in none. Not while a plan is open.
+  void check_invariants() const;
+
+ private:
+  /// One step of the open plan, as `undo` needs it.
+  struct Step {
+    std::int32_t block;
+    enum : std::uint8_t { left_queue, gained_reference, lost_reference } what;
+  };
+  static std::size_t at(std::int32_t block) { return static_cast<std::size_t>(block); }
+  void take_from_queue(std::int32_t block);
+  void release(std::int32_t block);
+  void check_no_plan(std::int32_t block) const;
+
+  std::vector<std::int32_t> references_;        // [total]
+  FreeBlockQueue queue_;                        // blocks without references, in the order of eviction
+  PrefixIndex index_;                           // findable blocks
+  std::unordered_set<std::int32_t> condemned_;  // findable blocks in use that were forgotten
+  std::uint64_t identities_ = 0;                // given out so far
+  std::vector<Step> steps_;                     // of the open plan, in order
+  std::vector<std::int32_t> evicted_;           // by the open plan
+};
+
+}  // namespace kvcache
