@@ -28,22 +28,22 @@ std::int64_t allocations();
 /// @throws RunError with the number if the host does not give that much.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what);
 
-/// Numbers in the GPU's memory.
-template <typename T>
-class DeviceBuffer {
+/// Numbers in memory that `allocate` gives.
+template <typename T, std::shared_ptr<void> (*allocate)(std::int64_t bytes, const char* what)>
+class Buffer {
  public:
-  DeviceBuffer() = default;
+  Buffer() = default;
   /// @throws RunError with the numbers if there is not enough memory, as reserve() does.
-  DeviceBuffer(std::int64_t count, const char* what) { reserve(count, what); }
+  Buffer(std::int64_t count, const char* what) { reserve(count, what); }
 
   /// Room for `count`; if it has to grow, by half at least, what it held is lost and its address changes. The
-  /// memory given back may still be in use by queued work: cudaFree waits for that.
+  /// memory given back may still be in use by queued work: freeing waits for that.
   void reserve(std::int64_t count, const char* what) {
     if (count <= size_) return;
     const std::int64_t room = std::max(count, grown_from(size_));
     memory_.reset();
     size_ = 0;
-    memory_ = allocate_device(room * static_cast<std::int64_t>(sizeof(T)), what);
+    memory_ = allocate(room * static_cast<std::int64_t>(sizeof(T)), what);
     size_ = room;
   }
 
@@ -60,23 +60,13 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
+/// Numbers in the GPU's memory.
+template <typename T>
+using DeviceBuffer = Buffer<T, allocate_device>;
+
 /// Numbers in page-locked memory of the host: copies from and to the GPU run beside other work.
 template <typename T>
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  /// @throws RunError with the number if the host does not give that much.
-  PinnedBuffer(std::int64_t count, const char* what) : size_(count) {
-    if (count > 0) memory_ = allocate_pinned(count * static_cast<std::int64_t>(sizeof(T)), what);
-  }
-
-  T* data() const { return static_cast<T*>(memory_.get()); }  ///< [size]; nullptr if nothing was reserved
-  std::int64_t size() const { return size_; }                 ///< numbers that there is room for
-
- private:
-  std::shared_ptr<void> memory_;
-  std::int64_t size_ = 0;
-};
+using PinnedBuffer = Buffer<T, allocate_pinned>;
 
 /// A small array that the host writes anew for each pass. The host does not wait for the copy: it writes into
 /// the other of two page-locked buffers, and only when that one's last copy is done. The address on the GPU

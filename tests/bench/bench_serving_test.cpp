@@ -50,7 +50,7 @@ TEST(BenchServing, SaysWhatItDoesAndTakes) {
 TEST(BenchServing, RefusesAModelWhoseContextIsTooShort) {
   const TemporaryFolder folder;
   test::TestCheckpoint("LlamaForCausalLM", {{"vocab_size", 768}}).save(folder.path());
-  std::filesystem::copy(SOURCE_DIR "/tests/reference/llama-mha/tokenizer.json", folder / "tokenizer.json");
+  std::filesystem::copy(checkpoint_folder("llama-mha") / "tokenizer.json", folder / "tokenizer.json");
   expect_refusal("bench_serving", {"--model", folder.path()}, 2, {"context is 128", "512"});
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/support/files.h"
 
 namespace kvcache {
 namespace {
@@ -500,16 +500,12 @@ TEST(Options, NamesTheSteps) {
 }
 
 TEST(ShippedModel, IsTheFirstFolderWithAConfiguration) {
-  const std::filesystem::path root = std::filesystem::path(testing::TempDir()) / "shipped_model_test";
-  std::filesystem::remove_all(root);
-  for (const char* const name : {"empty", "second", "third"})
-    std::filesystem::create_directories(root / name);
-  std::ofstream(root / "second" / "config.json") << "{}";
-  std::ofstream(root / "third" / "config.json") << "{}";
+  const TemporaryFolder root;
+  for (const char* const name : {"empty", "second", "third"}) std::filesystem::create_directory(root / name);
+  for (const char* const name : {"second", "third"}) write_file(root / name / "config.json", "{}");
   const std::vector<std::filesystem::path> places = {root / "missing", root / "empty", root / "second",
                                                      root / "third"};
   EXPECT_EQ(first_model_folder(places), root / "second");
-  std::filesystem::remove_all(root);
 }
 
 TEST(ShippedModel, NamesThePlacesIfItIsNotThere) {

@@ -373,8 +373,8 @@ TEST(Trace, AFileThatCannotBeWrittenIsRefusedBeforeAnythingRuns) {
 
 TEST(Trace, ReplacesNoFileThatTheRunReads) {
   const TemporaryFolder folder;
-  const std::filesystem::path model = folder / "model", text = folder / "text", weights = folder / "weights";
-  std::filesystem::copy(std::filesystem::path(SOURCE_DIR) / "tests/reference/qwen3-tied", model);
+  const CheckpointCopy model;
+  const std::filesystem::path text = folder / "text", weights = folder / "weights";
   std::filesystem::create_hard_link(model / "model.safetensors", weights);
   std::filesystem::create_symlink(text, folder / "link");
   write_file(text, "The wolf");
@@ -382,20 +382,20 @@ TEST(Trace, ReplacesNoFileThatTheRunReads) {
                                const std::string& place) {
     const std::string before = read_file(trace);
     for (const char* step : {"step2_flat_cache", "step3_paged", "step4_prefix_cache"})
-      expect_refusal(step,
-                     {"--model", model, "--tokens", "1", "--prompt-file", prompt_file, "--trace", trace}, 2,
-                     {"--trace", "\"" + trace.string() + "\"", place, "give another file"});
+      expect_refusal(
+          step, {"--model", model.path(), "--tokens", "1", "--prompt-file", prompt_file, "--trace", trace}, 2,
+          {"--trace", "\"" + trace.string() + "\"", place, "give another file"});
     EXPECT_TRUE(read_file(trace) == before) << trace;
   };
   for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"})
-    expect_kept(model / name, text, "the model in " + model.string());
+    expect_kept(model / name, text, "the model in " + model.path().string());
   expect_kept(weights, text, "the model in ");
   expect_kept(text, text, "--prompt-file " + text.string());
   expect_kept(folder / "link", text, "--prompt-file ");
   expect_kept(text, folder / "link", "--prompt-file ");
   // What is new may stand beside the model.
-  report_of("step3_paged",
-            {"--model", model, "--tokens", "1", "--prompt-file", text, "--trace", model / "trace.jsonl"});
+  report_of("step3_paged", {"--model", model.path(), "--tokens", "1", "--prompt-file", text, "--trace",
+                            model / "trace.jsonl"});
 }
 
 TEST(Trace, IsNotForStdout) {

@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/base/json_file.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/checkpoints.h"
 
 namespace kvcache::test {
 namespace {
@@ -21,8 +22,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-const std::filesystem::path references = std::filesystem::path(SOURCE_DIR) / "tests/reference";
 
 constexpr const char* families[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
                                     "Qwen3ForCausalLM"};
@@ -92,21 +91,21 @@ TEST_F(Config, ReadsEverySizeAsWritten) {
 }
 
 TEST_F(Config, ReadsAllReferenceCheckpoints) {
-  EXPECT_EQ(read_config(references / "llama-gqa").kv_heads, 2);
-  EXPECT_EQ(read_config(references / "llama-mha").heads, 3);
-  const ModelConfig llama3 = read_config(references / "llama3-rope");
+  EXPECT_EQ(read_config(checkpoint_folder("llama-gqa")).kv_heads, 2);
+  EXPECT_EQ(read_config(checkpoint_folder("llama-mha")).heads, 3);
+  const ModelConfig llama3 = read_config(checkpoint_folder("llama3-rope"));
   EXPECT_EQ(llama3.rope.type, RopeConfig::Type::llama3);
   EXPECT_EQ(llama3.rope.theta, 500000.0);
   EXPECT_EQ(llama3.rope.factor, 8.0);
   EXPECT_EQ(llama3.rope.original_max_position_embeddings, 64.0);
   EXPECT_EQ(llama3.head_dim, 32);  // hidden 64, heads 4
   EXPECT_THAT(llama3.eos_ids, ElementsAre(765, 767));
-  const ModelConfig qwen2 = read_config(references / "qwen2-bias");
+  const ModelConfig qwen2 = read_config(checkpoint_folder("qwen2-bias"));
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.output_bias);
   EXPECT_EQ(qwen2.head_dim, 16);
-  EXPECT_TRUE(read_config(references / "qwen3-sharded").qk_norm);
-  const ModelConfig tied = read_config(references / "qwen3-tied");
+  EXPECT_TRUE(read_config(checkpoint_folder("qwen3-sharded")).qk_norm);
+  const ModelConfig tied = read_config(checkpoint_folder("qwen3-tied"));
   EXPECT_TRUE(tied.tie_word_embeddings);
   EXPECT_EQ(tied.rope.theta, 1e6);
 }

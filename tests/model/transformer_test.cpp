@@ -14,6 +14,7 @@
 #include "common/engine/run.h"
 #include "step1_no_cache/no_cache.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/checkpoints.h"
 #include "tests/support/plain_transformer.h"
 
 namespace kvcache::test {
@@ -438,7 +439,7 @@ TEST(Transformer, AModelStoredInAnotherTypeDiffersByThatTypesRounding) {
 }
 
 TEST(Transformer, RunsInReducedTypesStayNearFloat32OnTheShippedModel) {
-  const std::filesystem::path folder = std::filesystem::path(SOURCE_DIR) / "common/fairytale";
+  const std::filesystem::path folder = checkpoint_folder("fairytale");
   Ids ids;  // any text of the vocabulary
   for (int n = 0; n < 120; ++n) ids.push_back((n * n * 17 + n * 5 + 300) % 4096);
   Model exact(folder, DType::f32);

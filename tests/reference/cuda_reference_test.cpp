@@ -5,7 +5,6 @@
 
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/cuda/cuda_backend.h"
@@ -108,8 +107,7 @@ struct Cases {
 };
 
 Cases cases_of(const std::string& checkpoint) {
-  std::ifstream file(std::filesystem::path(SOURCE_DIR) / "tests/reference" / checkpoint / "expected.json");
-  const nlohmann::json answers = nlohmann::json::parse(file);
+  const nlohmann::json answers = answers_of(checkpoint);
   Cases cases;
   for (const nlohmann::json& answer : answers["cases"]) {
     Request request;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "common/engine/run.h"
 #include "common/tokenizer/tokenizer.h"
 #include "step1_no_cache/no_cache.h"
+#include "tests/support/checkpoints.h"
 
 namespace kvcache {
 namespace {
@@ -32,17 +32,8 @@ void PrintTo(const Answers& answers, std::ostream* out) {
 
 class Reference : public testing::TestWithParam<Answers> {
  protected:
-  /// The checkpoint: beside its answers, or, for the shipped model, where it ships.
-  std::filesystem::path folder() const {
-    const std::filesystem::path root = SOURCE_DIR;
-    return GetParam().checkpoint == "fairytale" ? root / "common/fairytale"
-                                                : root / "tests/reference" / GetParam().checkpoint;
-  }
-  nlohmann::json expected() const {
-    std::ifstream file(std::filesystem::path(SOURCE_DIR) / "tests/reference" / GetParam().checkpoint /
-                       GetParam().file);
-    return nlohmann::json::parse(file);
-  }
+  std::filesystem::path folder() const { return checkpoint_folder(GetParam().checkpoint); }
+  nlohmann::json expected() const { return answers_of(GetParam().checkpoint, GetParam().file); }
   std::vector<float> rotation_speeds(const ModelConfig& config, const Weights& weights) const {
     std::vector<float> speeds = rope_inverse_frequencies(config);
     if (GetParam().rounded_rotation) {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
 #include <future>
 #include <thread>
 
@@ -1152,7 +1151,7 @@ TEST_F(AGenerationServer, AnswersWhoWaitedForTheWholeThatItsEngineHasFailed) {
 }
 
 TEST_F(AGenerationServer, AddsSpecialTokensUnlessARequestSaysNot) {
-  const Tokenizer llama(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
+  const Tokenizer llama(checkpoint_folder("llama-gqa"));
   start();
   ServedModel model{"llama", &model_->config(), &llama, cache_->manager.get(), 8};
   const auto ids = [&](Json request, bool openai) {
@@ -1180,7 +1179,7 @@ struct SlowTokenizer {
     const Json file = {
         {"model", {{"vocab", {{"a", 1}, {"b", 2}}}, {"merges", Json::array()}}},
         {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}}};
-    std::ofstream(folder.path() / "tokenizer.json") << file;
+    write_file(folder / "tokenizer.json", file.dump());
   }
   TemporaryFolder folder;
 };

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/report_of.h"
@@ -16,7 +15,6 @@ namespace kvcache {
 namespace {
 
 const std::string kStep = "step1_no_cache";
-const std::string kTinyModel = std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied";
 
 nlohmann::json report_of(const std::vector<std::string>& arguments) {
   return kvcache::report_of(kStep, arguments);
@@ -76,21 +74,12 @@ TEST(Step1Program, SequencesKeepTheOrderOfTheLineAndTheIdsOfTheirSoloRuns) {
             report_of(with({"--ids", "1"}))["sequences"][0]["output_ids"]);
 }
 
-/// A copy of the reference checkpoint `name` with another tokenizer.json.
-void copy_with_tokenizer(const std::string& name, const std::filesystem::path& folder,
-                         const nlohmann::json& tokenizer) {
-  std::filesystem::copy(std::string(SOURCE_DIR) + "/tests/reference/" + name, folder,
-                        std::filesystem::copy_options::recursive);
-  std::ofstream(folder / "tokenizer.json") << tokenizer;
-}
-
 nlohmann::json tokenizer_of(const std::string& name) {
-  return nlohmann::json::parse(
-      std::ifstream(std::string(SOURCE_DIR) + "/tests/reference/" + name + "/tokenizer.json"));
+  return nlohmann::json::parse(read_file(checkpoint_folder(name) / "tokenizer.json"));
 }
 
 TEST(Step1Program, ATextThatBringsItsOwnBosIsNotedAndTheTokenizerCanAddNone) {
-  const std::string model = std::string(SOURCE_DIR) + "/tests/reference/llama-gqa";
+  const std::string model = checkpoint_folder("llama-gqa");
   const std::vector<std::string> line{"--model", model, "--prompt", "<s>user", "--tokens", "1", "--json"};
   const ProgramResult twice = run_step(kStep, line);
   EXPECT_EQ(twice.exit_code, 0);
@@ -108,14 +97,13 @@ TEST(Step1Program, ATextThatBringsItsOwnBosIsNotedAndTheTokenizerCanAddNone) {
 }
 
 TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
-  const TemporaryFolder folder;
   nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
   nlohmann::json& vocab = tokenizer["model"]["vocab"];
   vocab.erase("\u0104");  // the byte 04
   vocab.erase("\u0143");  // AD
-  const std::filesystem::path model = folder.path() / "model";
-  copy_with_tokenizer("qwen3-tied", model, tokenizer);
-  const std::vector<std::string> arguments{"--model", model.string(), "--tokens", "1", "--json"};
+  const CheckpointCopy model;
+  write_file(model / "tokenizer.json", tokenizer.dump());
+  const std::vector<std::string> arguments{"--model", model.path(), "--tokens", "1", "--json"};
   const auto run_with = [&](const std::vector<std::string>& prompts) {
     std::vector<std::string> all = arguments;
     for (const std::string& prompt : prompts) all.insert(all.end(), {"--prompt", prompt});
@@ -139,18 +127,17 @@ TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
             "text\n");
   EXPECT_EQ(nothing.out, "");
   kvcache::expect_refusal("step4_prefix_cache",
-                          {"--model", model.string(), "--prompt", "b", "--system-prompt", "\x04\x04"}, 2,
+                          {"--model", model.path(), "--prompt", "b", "--system-prompt", "\x04\x04"}, 2,
                           {"the system prompt: the vocabulary has no token", "bytes left out: 2"});
-  expect_refusal({"--model", model.string(), "--prompt", ""}, 2, {"prompt 1 is empty"});
+  expect_refusal({"--model", model.path(), "--prompt", ""}, 2, {"prompt 1 is empty"});
 }
 
 TEST(Step1Program, ATokenizerThatTakesTooLongEndsWithOneLine) {
-  const TemporaryFolder folder;
   nlohmann::json tokenizer = tokenizer_of("qwen3-tied");
   tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(?:a|aa)+[bc]"}};
-  const std::filesystem::path model = folder.path() / "model";
-  copy_with_tokenizer("qwen3-tied", model, tokenizer);
-  expect_refusal({"--model", model.string(), "--prompt", std::string(5000, 'a')}, 2,
+  const CheckpointCopy model;
+  write_file(model / "tokenizer.json", tokenizer.dump());
+  expect_refusal({"--model", model.path(), "--prompt", std::string(5000, 'a')}, 2,
                  {"prompt 1", "(?:a|aa)+[bc]", "steps for each byte"});
 }
 
@@ -186,10 +173,8 @@ TEST(Step1Program, APromptThatEndsWithAnEndOfSequenceIsPrefilledAndContinued) {
 }
 
 TEST(Step1Program, TheSequenceEndsWhereTheContextEnds) {
-  std::string ids = "1";
-  for (int n = 1; n < 510; ++n) ids += "," + std::to_string(n % 700);
   const nlohmann::json report =
-      report_of({"--model", kTinyModel, "--ids", ids, "--tokens", "10", "--ignore-eos"});
+      report_of({"--model", kTinyModel, "--ids", ids(510), "--tokens", "10", "--ignore-eos"});
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 2U);  // 510 + 2 = 512
   EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
 }
@@ -274,7 +259,7 @@ TEST(Step1Program, ReducedTypesStayNearFloat32) {
 }
 
 TEST(Step1Program, AFolderWithoutATokenizerTakesIdsAndRefusesTextsSayingSo) {
-  const std::string folder = std::string(SOURCE_DIR) + "/tests/reference/qwen2-untied";
+  const std::string folder = checkpoint_folder("qwen2-untied");
   const nlohmann::json report =
       report_of({"--model", folder, "--ids", "1,2", "--tokens", "3", "--ignore-eos"});
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 3U);
@@ -353,38 +338,14 @@ TEST(Step1Program, WhatIsWrongGetsOneLineAndItsExitCode) {
 }
 
 TEST(Step1Program, APromptAsLongAsTheContextIsRefusedWithBothNumbers) {
-  std::string ids = "1";
-  for (int n = 1; n < 512; ++n) ids += ",1";
-  expect_refusal({"--model", kTinyModel, "--ids", ids}, 2, {"512"});
+  expect_refusal({"--model", kTinyModel, "--ids", ids(512)}, 2, {"512"});
 }
 
 TEST(Step1Program, ATruncatedCheckpointIsRefusedNamingTheFile) {
-  const TemporaryFolder folder;
-  for (const auto& entry : std::filesystem::directory_iterator(kTinyModel))
-    std::filesystem::copy(entry.path(), folder.path());
-  std::filesystem::resize_file(folder.path() / "model.safetensors", 300000);
-  expect_refusal({"--model", folder.path().string()}, 2, {"model.safetensors"});
+  const CheckpointCopy model;
+  std::filesystem::resize_file(model / "model.safetensors", 300000);
+  expect_refusal({"--model", model.path()}, 2, {"model.safetensors"});
 }
-
-/// A copy of the tiny model that a test may spoil.
-class Copy {
- public:
-  explicit Copy(const std::string& of = kTinyModel) {
-    for (const auto& entry : std::filesystem::directory_iterator(of))
-      std::filesystem::copy(entry.path(), folder_.path());
-  }
-  std::string path() const { return folder_.path().string(); }
-  std::filesystem::path operator/(const char* name) const { return folder_ / name; }
-
-  void change_config(const nlohmann::json& changes) const {
-    nlohmann::json config = nlohmann::json::parse(read_file(folder_ / "config.json"));
-    config.update(changes);
-    write_file(folder_ / "config.json", config.dump());
-  }
-
- private:
-  TemporaryFolder folder_;
-};
 
 /// The tiny model's tokenizer with a model that says `id` whatever it reads: the first number of every hidden
 /// row is large, no layer adds to it, and only that id's row of the head looks at it.
@@ -406,12 +367,6 @@ class StubbornModel {
   TemporaryFolder folder_;
 };
 
-std::string counted_ids(int count) {
-  std::string ids = "1";
-  for (int n = 1; n < count; ++n) ids += "," + std::to_string(n % 700);
-  return ids;
-}
-
 TEST(Step1Program, AnIdThatHasNoTokenDecodesToNothing) {
   const StubbornModel model(790);  // the tokenizer ends at 767
   const nlohmann::json report = report_of({"--model", model.path(), "--prompt", "Once", "--tokens", "3"});
@@ -429,7 +384,7 @@ TEST(Step1Program, AnyOfAListOfEndsStopsARunAndNoneDoesWithIgnoreEos) {
   ASSERT_EQ(ids.size(), 8U);
   ASSERT_EQ(std::find(ids.begin(), ids.end(), ids[2]) - ids.begin(), 2) << "the third must be new";
 
-  const Copy model;
+  const CheckpointCopy model;
   model.change_config({{"eos_token_id", {766, ids[2], 0}}});
   const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6,7", "--tokens", "8"};
   const nlohmann::json stopped = report_of(arguments);
@@ -456,11 +411,11 @@ TEST(Step1Program, AnEndIsNotPartOfTheTextAndOneThatWasIgnoredIs) {
 }
 
 TEST(Step1Program, PromptAndOutputFillTheContextExactly) {
-  const Copy model;
+  const CheckpointCopy model;
   model.change_config({{"max_position_embeddings", 32}});
   const auto outputs = [&](int prompt, int tokens) {
-    const nlohmann::json report = report_of({"--model", model.path(), "--ids", counted_ids(prompt),
-                                             "--tokens", std::to_string(tokens), "--ignore-eos"});
+    const nlohmann::json report = report_of(
+        {"--model", model.path(), "--ids", ids(prompt), "--tokens", std::to_string(tokens), "--ignore-eos"});
     EXPECT_EQ(report["sequences"][0]["finish_reason"], "length");
     return report["sequences"][0]["output_ids"].size();
   };
@@ -472,14 +427,14 @@ TEST(Step1Program, PromptAndOutputFillTheContextExactly) {
   EXPECT_EQ(outputs(31, 2), 1U);
   for (const int prompt : {32, 33}) {
     for (const char* tokens : {"0", "1"}) {
-      expect_refusal({"--model", model.path(), "--ids", counted_ids(prompt), "--tokens", tokens}, 2,
+      expect_refusal({"--model", model.path(), "--ids", ids(prompt), "--tokens", tokens}, 2,
                      {std::to_string(prompt) + " tokens", "context is 32"});
     }
   }
 }
 
 TEST(Step1Program, AnEmptyPromptGeneratesWhereTheTokenizerBeginsIt) {
-  const std::string begins = std::string(SOURCE_DIR) + "/tests/reference/llama-mha";
+  const std::string begins = checkpoint_folder("llama-mha");
   const nlohmann::json report =
       report_of({"--model", begins, "--prompt", "", "--tokens", "3", "--ignore-eos"});
   EXPECT_EQ(report["sequences"][0]["prompt_ids"], (std::vector<int>{1}));
@@ -494,12 +449,12 @@ TEST(Step1Program, AnEmptyPromptGeneratesWhereTheTokenizerBeginsIt) {
 TEST(Step1Program, FilesThatCannotBeReadAreNamed) {
   // A folder where a file should be cannot be read by anyone, a file without permission not by most.
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
-    const Copy model;
+    const CheckpointCopy model;
     std::filesystem::remove(model / name);
     std::filesystem::create_directory(model / name);
     expect_refusal({"--model", model.path()}, 2, {(model / name).string()});
     if (geteuid() == 0) continue;
-    const Copy locked;
+    const CheckpointCopy locked;
     std::filesystem::permissions(locked / name, std::filesystem::perms::none);
     expect_refusal({"--model", locked.path()}, 2, {(locked / name).string()});
   }
@@ -507,7 +462,7 @@ TEST(Step1Program, FilesThatCannotBeReadAreNamed) {
 
 TEST(Step1Program, ALinkThatLeadsNowhereIsNotAnAbsentFile) {
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
-    const Copy model;
+    const CheckpointCopy model;
     std::filesystem::remove(model / name);
     std::filesystem::create_symlink("gone", model / name);
     expect_refusal({"--model", model.path(), "--ids", "5"}, 2, {(model / name).string(), "a link to gone"});
@@ -515,8 +470,8 @@ TEST(Step1Program, ALinkThatLeadsNowhereIsNotAnAbsentFile) {
 }
 
 TEST(Step1Program, AMistralRunsUpToItsWindowAndIsRefusedBeyondByName) {
-  const Copy model(std::string(SOURCE_DIR) + "/tests/reference/llama-gqa");
-  const std::vector<std::string> arguments{"--model", model.path(), "--ids", counted_ids(20), "--ignore-eos"};
+  const CheckpointCopy model("llama-gqa");
+  const std::vector<std::string> arguments{"--model", model.path(), "--ids", ids(20), "--ignore-eos"};
   const auto outputs = [&](const char* tokens) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), {"--tokens", tokens});
@@ -527,12 +482,12 @@ TEST(Step1Program, AMistralRunsUpToItsWindowAndIsRefusedBeyondByName) {
       {{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 32}});
   EXPECT_EQ(outputs("12"), of_the_llama);
   EXPECT_EQ(outputs("13"), of_the_llama);  // the context ends here, as any model's does
-  expect_refusal({"--model", model.path(), "--ids", counted_ids(32)}, 2,
+  expect_refusal({"--model", model.path(), "--ids", ids(32)}, 2,
                  {"32 tokens", "context is 32", "sliding_window"});
 }
 
 TEST(Step1Program, MemoryThatRunsOutInAFileEndsTheRunInOneLine) {
-  const Copy model;
+  const CheckpointCopy model;
   std::string tokenizer = "[{}";
   for (int value = 0; value < 3'900'000; ++value) tokenizer += ",{}";
   write_file(model / "tokenizer.json", tokenizer + "]");
@@ -550,17 +505,17 @@ TEST(Step1Program, APartOfACheckpointIsRefusedNamingWhatIsMissing) {
   expect_refusal({"--model", kTinyModel + "/config.json"}, 2, {"config.json is not a folder"});
   expect_refusal({"--model", kTinyModel + "/model.safetensors"}, 2, {"is not a folder"});
   expect_refusal({"--model", std::string(SOURCE_DIR) + "/tests"}, 2, {"config.json"});
-  const Copy without_weights;
+  const CheckpointCopy without_weights;
   std::filesystem::remove(without_weights / "model.safetensors");
   expect_refusal({"--model", without_weights.path()}, 2, {"model.safetensors"});
-  const Copy without_tokenizer;
+  const CheckpointCopy without_tokenizer;
   std::filesystem::remove(without_tokenizer / "tokenizer.json");
   expect_refusal({"--model", without_tokenizer.path()}, 2, {"tokenizer.json"});
 }
 
 TEST(Step1Program, ABrokenTokenizerIsRefusedNamingTheFile) {
   for (const char* content : {"", "{", "[]", "{}", R"({"model": {"type": "WordPiece", "vocab": {}}})"}) {
-    const Copy model;
+    const CheckpointCopy model;
     write_file(model / "tokenizer.json", content);
     expect_refusal({"--model", model.path()}, 2, {"tokenizer.json"});
   }
@@ -573,7 +528,7 @@ TEST(Step1Program, WhatFloat16CannotHoldIsRefusedOrEndsTheRunWithARemedy) {
   auto& up = checkpoint.tensors.at("model.layers.1.mlp.up_proj.weight").values;
   for (float& weight : up) weight *= 1e5F;
   checkpoint.save(folder.path());
-  const std::vector<std::string> arguments{"--model", folder.path().string(), "--ids", counted_ids(9)};
+  const std::vector<std::string> arguments{"--model", folder.path().string(), "--ids", ids(9)};
   const auto with = [&](const char* dtype) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), {"--tokens", "2", "--dtype", dtype});

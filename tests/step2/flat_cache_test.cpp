@@ -32,13 +32,6 @@ struct FlatCache {
   FlatCacheStore store;
 };
 
-MadeUpLayers small_layers(std::int32_t sequences = 3, std::int64_t tokens = 90) {
-  MadeUpLayers layers(2, {4, 2, 8});
-  for (std::int32_t sequence = 0; sequence < sequences; ++sequence)
-    layers.add(sequence, tokens, 100U * static_cast<std::uint32_t>(sequence + 1));
-  return layers;
-}
-
 // ---- the pitfalls, by number ----
 
 // 1: with 2 layers and 3 tokens, layer 1 would start at row 3 and read three rows of zeros first.

@@ -8,7 +8,6 @@ namespace kvcache {
 namespace {
 
 const std::string kStep = "step2_flat_cache";
-const std::string kTinyModel = std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied";
 /// Of the tiny model in float32: 4 layers x (K, V) x 2 KV heads x 32 x 4 bytes.
 constexpr int kBytesPerToken = 4 * 2 * 2 * 32 * 4;
 
@@ -20,12 +19,6 @@ nlohmann::json report_of(std::vector<std::string> arguments) {
 void expect_refusal(std::vector<std::string> arguments, int code, const std::vector<std::string>& parts) {
   arguments.insert(arguments.begin(), {"--model", kTinyModel});
   kvcache::expect_refusal(kStep, arguments, code, parts);
-}
-
-std::string ids(int count) {
-  std::string text = "1";
-  for (int n = 1; n < count; ++n) text += "," + std::to_string(n * 37 % 700);
-  return text;
 }
 
 TEST(Step2Program, ReportsWhatIsReservedAndWhatOfItIsUsed) {
@@ -170,16 +163,10 @@ TEST(Step2Program, AReservationBeyondAnyAddressSpaceIsAFailureAtRunTime) {
 }
 
 TEST(Step2Program, WhenTheWholeContextDoesNotFitInMemoryItReservesWhatIsNeededAndSaysSo) {
-  const TemporaryFolder folder;
-  for (const auto& entry : std::filesystem::directory_iterator(kTinyModel))
-    std::filesystem::copy(entry.path(), folder.path());
-  nlohmann::json config = nlohmann::json::parse(read_file(folder / "config.json"));
-  config["max_position_embeddings"] = 1'000'000'000;
-  write_file(folder / "config.json", config.dump());
-
+  const CheckpointCopy model;
+  model.change_config({{"max_position_embeddings", 1'000'000'000}});
   const std::vector<std::string> arguments{
-      "--model", folder.path().string(), "--ignore-eos", "--json", "--ids", "1,2,3", "--ids", "4", "--tokens",
-      "4"};
+      "--model", model.path(), "--ignore-eos", "--json", "--ids", "1,2,3", "--ids", "4", "--tokens", "4"};
   const ProgramResult result = run_step(kStep, arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("1000000000"), std::string::npos) << result.err;

@@ -285,11 +285,7 @@ TEST_F(CudaPagedKvStoreTest, PaddingRowsAreWrittenNowhere) {
       cache.pass({{0, 20}, {1, 8}, {2, 12}});  // every block but two has an owner, the first among them
       PassPlan plan = cache.plan({{1, 8 + longer}, {2, 12 + longer}}).value();
       ASSERT_EQ(cache.manager.blocks().free, 0);
-      for (std::int64_t row = 0; row < padding; ++row) {
-        plan.token_ids.push_back(0);
-        plan.positions.push_back(0);
-        plan.slots.push_back(-1);
-      }
+      add_padding(plan, padding);
       layers.send(cache.stores, plan);
       cache.stores.expect_same_pools();
     }
@@ -305,11 +301,7 @@ TEST_F(CudaPagedKvStoreTest, TableEntriesBeyondTheContextAreNeverFollowed) {
     cache.pass({{0, 41}, {1, 4}, {2, 7}});
     PassPlan plan = cache.plan({{0, 42}, {1, 5}, {2, 8}}).value();
     ASSERT_EQ(plan.table_width, 16);
-    for (std::size_t s = 0; s < 3; ++s) {
-      const std::int64_t used = cache.shape.blocks_for(plan.context_len[s]);
-      std::fill(plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * 16 + used,
-                plan.block_table.begin() + static_cast<std::ptrdiff_t>(s + 1) * 16, garbage);
-    }
+    set_unused_entries(plan, 4, garbage);
     layers.send(cache.stores, plan);
   }
 }
@@ -374,20 +366,7 @@ TEST_F(CudaPagedKvStoreTest, TheHighestBlocksOfAHugePoolHoldTheirOwnRowsAndAreCo
 TEST_F(CudaPagedKvStoreTest, ManySequencesThatComeGrowAndGoAlwaysAgree) {
   MadeUpLayers layers = made_up(6, 48, 1);
   PagedCache cache(layers, 40, 3, device(), DebugFill::nan);
-  for (int operation = 0; operation < 100 && !HasFailure(); ++operation) {
-    const auto sequence = static_cast<std::int32_t>(random_() % 6);
-    const std::int64_t length = cache.manager.length(sequence);
-    if (length == 48 || random_() % 6 == 0) {
-      cache.manager.free(sequence);
-      continue;
-    }
-    const std::int64_t wanted =
-        std::min<std::int64_t>(48, length + 1 + static_cast<std::int64_t>(random_() % 9));
-    const std::optional<PassPlan> plan = cache.plan({{sequence, wanted}});
-    if (!plan) continue;
-    layers.send(cache.stores, *plan);
-    cache.manager.commit(*plan);
-  }
+  come_grow_and_go(layers, cache.manager, cache.stores, random_, 100);
   cache.stores.expect_same_pools();
 }
 

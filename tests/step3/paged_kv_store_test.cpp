@@ -80,13 +80,6 @@ struct PagedCache {
   OpenStore store;
 };
 
-MadeUpLayers small_layers(std::int32_t sequences, std::int64_t tokens) {
-  MadeUpLayers layers(2, {4, 2, 8});
-  for (std::int32_t sequence = 0; sequence < sequences; ++sequence)
-    layers.add(sequence, tokens, 100U * static_cast<std::uint32_t>(sequence + 1));
-  return layers;
-}
-
 TEST(PagedKvStore, WhatIsScatteredIsGatheredAgainByteForByte) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     MadeUpLayers layers(2, {6, 3, 6}, dtype);
@@ -281,11 +274,7 @@ TEST(PagedKvStore, PaddingRowsAreWrittenNowhere) {
 
       PassPlan plan = cache.plan({{1, 12}, {0, 14}}).value();
       const std::vector<std::int64_t> written = plan.slots;
-      for (std::int64_t row = 0; row < padding; ++row) {
-        plan.token_ids.push_back(0);
-        plan.positions.push_back(0);
-        plan.slots.push_back(-1);
-      }
+      add_padding(plan, padding);
       std::vector<std::vector<std::byte>> before;
       for (std::int32_t block = 0; block < 12; ++block) before.push_back(cache.store.bytes_of(block));
       layers.send(cache.store, plan);
@@ -309,11 +298,7 @@ TEST(PagedKvStore, TableEntriesBeyondTheContextAreNeverFollowed) {
       cache.pass({{0, 41}, {1, 4}, {2, 7}});
       PassPlan plan = cache.plan({{0, 42}, {1, 5}, {2, 8}}).value();
       ASSERT_EQ(plan.table_width, 16);
-      for (std::size_t s = 0; s < 3; ++s) {
-        const std::int64_t used = cache.shape.blocks_for(plan.context_len[s]);
-        std::fill(plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * 16 + used,
-                  plan.block_table.begin() + static_cast<std::ptrdiff_t>(s + 1) * 16, garbage);
-      }
+      set_unused_entries(plan, 4, garbage);
       layers.send(cache.store, plan);
     }
   }
@@ -334,10 +319,7 @@ TEST(PagedKvStore, TheHighestBlocksOfAHugePoolHaveTheBitsOfTheLowestOnes) {
       const std::vector<std::int32_t> table{first + 2, first, first + 1};
       PassPlan plan;
       plan.add(0, ids, 0);
-      for (const std::int64_t position : plan.positions) {
-        const std::int64_t block = table[static_cast<std::size_t>(position / kBlockSize)];
-        plan.slots.push_back(block * kBlockSize + position % kBlockSize);
-      }
+      plan.add_slots(table, kBlockSize);
       const std::vector<std::int32_t>* rows[] = {&table};
       plan.set_block_table(rows);
       layers.send(store, plan);
@@ -369,20 +351,7 @@ TEST(PagedKvStore, ManySequencesThatComeGrowAndGoAlwaysHaveTheBitsOfContiguousMe
     std::mt19937 random(seed);
     for (const AttentionPath path : kPaths) {
       PagedCache cache(layers, 40, 3, {path, DebugFill::nan});
-      for (int operation = 0; operation < 400 && !HasFailure(); ++operation) {
-        const auto sequence = static_cast<std::int32_t>(random() % 6);
-        const std::int64_t length = cache.manager.length(sequence);
-        if (length == 48 || random() % 6 == 0) {
-          cache.manager.free(sequence);
-          continue;
-        }
-        const std::int64_t wanted =
-            std::min<std::int64_t>(48, length + 1 + static_cast<std::int64_t>(random() % 9));
-        const std::optional<PassPlan> plan = cache.plan({{sequence, wanted}});
-        if (!plan) continue;
-        layers.send(cache.store, *plan);
-        cache.manager.commit(*plan);
-      }
+      come_grow_and_go(layers, cache.manager, cache.store, random, 400);
     }
   }
 }

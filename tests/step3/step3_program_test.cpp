@@ -11,7 +11,6 @@ namespace kvcache {
 namespace {
 
 const std::string kStep = "step3_paged";
-const std::string kTinyModel = std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied";
 /// Of the tiny model in float32: 4 layers x (K, V) x 2 KV heads x 32 x 4 bytes.
 constexpr int kBytesPerToken = 4 * 2 * 2 * 32 * 4;
 
@@ -36,12 +35,6 @@ void expect_refusal(std::vector<std::string> arguments, int code, const std::vec
   kvcache::expect_refusal(kStep, arguments, code, parts);
 }
 
-std::string ids(int count) {
-  std::string text = "1";
-  for (int n = 1; n < count; ++n) text += "," + std::to_string(n * 37 % 700);
-  return text;
-}
-
 /// The output ids of step 1, one sequence after the other.
 std::vector<std::vector<int>> plain_ids(const std::vector<int>& lengths, int tokens) {
   std::vector<std::string> arguments{"--model", kTinyModel, "--ignore-eos", "--tokens",
@@ -60,9 +53,9 @@ TEST(Step3Program, TheDefaultPoolLetsAllRequestsDecodeTogetherTheWatermarkInclud
     first += "," + std::to_string(n);
     second += "," + std::to_string(n + 300);
   }
-  const nlohmann::json report = kvcache::report_of(
-      "step3_paged", {"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied", "--ids", first,
-                      "--ids", second, "--tokens", "2", "--ignore-eos", "--block-size", "1"});
+  const nlohmann::json report =
+      kvcache::report_of(kStep, {"--model", kTinyModel, "--ids", first, "--ids", second, "--tokens", "2",
+                                 "--ignore-eos", "--block-size", "1"});
   EXPECT_EQ(report["timing"]["decode_pass_ms"].size(), 1U) << "both in one pass";
 }
 

@@ -1,20 +1,20 @@
 // Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte,
-// while the GPU computes and the host waits for nothing. V is clearly unlike K, so that one taken for the
-// other shows.
+// while the GPU computes and the host waits for nothing.
 #include "step4_prefix_cache/cuda_tiered_kv_store.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "step4_prefix_cache/tiered_kv_store.h"
-#include "tests/support/cache_in_play.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gpu_matrix.h"
 #include "tests/support/random_numbers.h"
+#include "tests/support/tiered_store_cases.h"
 
 namespace kvcache {
 namespace {
@@ -93,10 +93,7 @@ class MadeUpPasses {
 /// A step 4 cache with a store on each device that get the same.
 class TieredTwins {
  public:
-  struct Sizes {
-    std::int64_t blocks, block_size, host_blocks;
-  };
-  TieredTwins(const ModelConfig& config, const Sizes& sizes, DType dtype, DebugFill fill,
+  TieredTwins(const ModelConfig& config, const TieredSizes& sizes, DType dtype, DebugFill fill,
               MadeUpPasses& passes, const cuda::Device& device)
       : manager({sizes.blocks, sizes.block_size, 1}, {.host_blocks = sizes.host_blocks}),
         cpu(config, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
@@ -163,89 +160,23 @@ class TieredTwins {
   std::int64_t passes_run_ = 0;
 };
 
+const ModelConfig kSmall = config_of(3, {4, 2, 8});
+
 class CudaTieredKvStoreTest : public OnGpu {
  protected:
+  TieredTwins cache(const TieredSizes& sizes, DType dtype, DebugFill fill) {
+    passes_.emplace(kSmall, 24, dtype, seed_, device());
+    return TieredTwins(kSmall, sizes, dtype, fill, *passes_, device());
+  }
+
   std::uint32_t seed_ = std::random_device{}();
 
  private:
+  std::optional<MadeUpPasses> passes_;
   testing::ScopedTrace trace_{__FILE__, __LINE__, "seed " + std::to_string(seed_)};
 };
 
-const ModelConfig kSmall = config_of(3, {4, 2, 8});
-
-TEST_F(CudaTieredKvStoreTest, BlocksGoToTheHostTierAndComeBackByteForByte) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    if (!has(dtype)) continue;
-    MadeUpPasses passes(kSmall, 24, dtype, seed_, device());
-    for (const DebugFill fill : {DebugFill::none, DebugFill::nan}) {
-      TieredTwins cache(kSmall, {6, 4, 3}, dtype, fill, passes, device());
-      const Tokens first = unlike_ids(0, 12), second = unlike_ids(1, 24);
-      cache.pass(0, first);
-      const std::vector<std::uint64_t> before = cache.checksums(cache.manager.block_table(0));
-      EXPECT_NE(before[0], before[1]);
-      cache.manager.free(0);
-
-      const PassPlan out = cache.pass(1, second);
-      ASSERT_EQ(out.swaps_out.size(), 3U);
-      for (const BlockCopy& move : out.swaps_out) {
-        EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
-        EXPECT_NE(cache.checksums({move.from})[0], before[static_cast<std::size_t>(move.from)])
-            << "its place in the pool is used for something else";
-      }
-      cache.manager.free(1);
-
-      const PassPlan in = cache.plan(2, joined(first, {7}));
-      ASSERT_EQ(in.swaps_in.size(), 3U);
-      EXPECT_EQ(in.tokens(), 1);
-      cache.begin(in);
-      std::vector<std::int32_t> table = cache.manager.block_table(2);
-      table.resize(3);
-      EXPECT_EQ(cache.checksums(table), before);
-      cache.finish(in);
-      EXPECT_EQ(cache.checksums(table), before) << "the pass writes elsewhere";
-    }
-  }
-}
-
-TEST_F(CudaTieredKvStoreTest, ABlockMovesOutBeforeAnotherMovesIntoItsPlace) {
-  MadeUpPasses passes(kSmall, 8, DType::f32, seed_, device());
-  TieredTwins cache(kSmall, {2, 4, 4}, DType::f32, DebugFill::nan, passes, device());
-  const Tokens p = unlike_ids(0, 5), q = unlike_ids(1, 8);
-  cache.pass(0, p);
-  const std::uint64_t of_p = cache.checksums({cache.manager.block_table(0)[0]})[0];
-  cache.manager.free(0);
-  cache.pass(1, q);
-  const std::vector<std::uint64_t> before = cache.checksums({0, 1});
-  cache.manager.free(1);
-  const PassPlan exchange = cache.plan(2, p);  // both blocks of q go, the block of p comes
-  ASSERT_EQ(exchange.swaps_out.size(), 2U);
-  ASSERT_EQ(exchange.swaps_in.size(), 1U);
-  cache.begin(exchange);
-  EXPECT_EQ(cache.checksums({exchange.swaps_in[0].to})[0], of_p);
-  for (const BlockCopy& move : exchange.swaps_out)
-    EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
-  cache.finish(exchange);
-}
-
-TEST_F(CudaTieredKvStoreTest, CopyOnWriteCopiesKAndVOfAllLayersAndLeavesTheOriginal) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    if (!has(dtype)) continue;
-    MadeUpPasses passes(kSmall, 8, dtype, seed_, device());
-    TieredTwins cache(kSmall, {6, 4, 0}, dtype, DebugFill::nan, passes, device());
-    const Tokens tokens = unlike_ids(0, 7);
-    cache.pass(0, tokens);
-    cache.manager.fork(0, 1);
-    const std::int32_t tail = cache.manager.block_table(0)[1];
-    const std::uint64_t before = cache.checksums({tail})[0];
-    const PassPlan plan = cache.plan(1, joined(tokens, {9}));
-    ASSERT_EQ(plan.copies.size(), 1U);
-    cache.begin(plan);
-    EXPECT_EQ(cache.checksums({plan.copies[0].to})[0], before);
-    cache.finish(plan);
-    EXPECT_NE(cache.checksums({plan.copies[0].to})[0], before) << "the fork has written its token";
-    EXPECT_EQ(cache.checksums({tail})[0], before) << "and not where the other reads";
-  }
-}
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, TieredStore, CudaTieredKvStoreTest);
 
 /// Large enough for a move to take a while, and for a race to show.
 const ModelConfig kLarge = config_of(8, {8, 8, 64});

@@ -10,7 +10,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "tests/support/run_program.h"
+#include "tests/support/report_of.h"
 
 namespace kvcache {
 namespace {
@@ -25,13 +25,10 @@ Arguments joined(Arguments first, const Arguments& second) {
   return first;
 }
 
-const Arguments kModel{"--model", std::string(SOURCE_DIR) + "/tests/reference/qwen3-tied"};
+const Arguments kModel{"--model", kTinyModel};
 
 Json report_of(const std::string& step, const Arguments& arguments) {
-  const ProgramResult result = run_step(step, joined(joined(kModel, {"--json", "--ignore-eos"}), arguments));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  return result.exit_code == 0 ? Json::parse(result.out) : Json();
+  return kvcache::report_of(step, joined({"--model", kTinyModel, "--ignore-eos"}, arguments));
 }
 
 /// Runs step 4 and looks at what must hold of every report.
@@ -345,12 +342,7 @@ TEST(Step4Program, ASequenceAloneInAFullPoolEndsWithCapacity) {
 
 TEST(Step4Program, WhatCannotFitIsRefusedInOneLine) {
   const auto expect_refusal = [](const Arguments& arguments, const Arguments& parts) {
-    const ProgramResult result = run_step(kStep, joined(kModel, arguments));
-    EXPECT_EQ(result.exit_code, 2) << result.err;
-    EXPECT_EQ(result.out, "");
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(result.err.find(part), std::string::npos) << part << " in: " << result.err;
+    kvcache::expect_refusal(kStep, joined(kModel, arguments), 2, parts);
   };
   std::string long_text;
   for (int n = 0; n < 600; ++n) long_text += " wolf";

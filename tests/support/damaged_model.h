@@ -11,23 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/files.h"
+#include "tests/support/checkpoints.h"
 
 namespace kvcache {
 
-/// A copy of the tiny checkpoint llama-gqa in a folder of its own. It disappears with this object; what is
-/// loaded of it stays.
+/// A copy of the tiny checkpoint llama-gqa.
 class DamagedModel {
  public:
   static constexpr std::int32_t kBadToken = 500;
 
-  DamagedModel() {
-    const std::filesystem::path from = std::filesystem::path(SOURCE_DIR) / "tests/reference/llama-gqa";
-    for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"})
-      std::filesystem::copy(from / name, folder_.path() / name);
-    set("model.embed_tokens.weight", kBadToken, std::numeric_limits<float>::quiet_NaN());
-  }
-  const std::filesystem::path& path() const { return folder_.path(); }
+  DamagedModel() { set("model.embed_tokens.weight", kBadToken, std::numeric_limits<float>::quiet_NaN()); }
+  const std::filesystem::path& path() const { return copy_.path(); }
 
   /// Fills one row of a matrix, or the first `count` numbers of it.
   void set(const std::string& tensor, std::int64_t row, float value, std::int64_t count = 0) {
@@ -47,7 +41,7 @@ class DamagedModel {
   }
 
  private:
-  TemporaryFolder folder_;
+  CheckpointCopy copy_{"llama-gqa"};
 };
 
 /// A prompt of `length` good tokens, one of `kind`.

@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -152,5 +155,51 @@ class MadeUpLayers {
   std::map<std::int32_t, std::vector<Layer>> sequences_;  // [layers] of each
   std::vector<std::int32_t> token_ids_;
 };
+
+/// Two layers of 4 query heads and 2 KV heads of 8, and `sequences` sequences of up to `tokens` tokens.
+inline MadeUpLayers small_layers(std::int32_t sequences = 3, std::int64_t tokens = 90) {
+  MadeUpLayers layers(2, {4, 2, 8});
+  for (std::int32_t sequence = 0; sequence < sequences; ++sequence)
+    layers.add(sequence, tokens, 100U * static_cast<std::uint32_t>(sequence + 1));
+  return layers;
+}
+
+/// Appends rows that belong to no sequence and are written nowhere.
+inline void add_padding(PassPlan& plan, std::int64_t rows) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    plan.token_ids.push_back(0);
+    plan.positions.push_back(0);
+    plan.slots.push_back(-1);
+  }
+}
+
+/// Writes `block` to all entries of the block table that lie beyond the contexts.
+inline void set_unused_entries(PassPlan& plan, std::int64_t block_size, std::int32_t block) {
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const std::int64_t used = (plan.context_len[s] + block_size - 1) / block_size;
+    const auto row = plan.block_table.begin() + static_cast<std::ptrdiff_t>(s) * plan.table_width;
+    std::fill(row + used, row + plan.table_width, block);
+  }
+}
+
+/// Six sequences of up to 48 tokens come, grow and go.
+template <typename Manager>
+void come_grow_and_go(const MadeUpLayers& layers, Manager& manager, KvStore& store, std::mt19937& random,
+                      int operations) {
+  for (int operation = 0; operation < operations && !testing::Test::HasFailure(); ++operation) {
+    const auto sequence = static_cast<std::int32_t>(random() % 6);
+    const std::int64_t length = manager.length(sequence);
+    if (length == 48 || random() % 6 == 0) {
+      manager.free(sequence);
+      continue;
+    }
+    const std::int64_t wanted =
+        std::min<std::int64_t>(48, length + 1 + static_cast<std::int64_t>(random() % 9));
+    const std::optional<PassPlan> plan = layers.plan(manager, {{sequence, wanted}});
+    if (!plan) continue;
+    layers.send(store, *plan);
+    manager.commit(*plan);
+  }
+}
 
 }  // namespace kvcache

@@ -1,5 +1,5 @@
 /// @file
-/// The tiny checkpoints that tests run real models with.
+/// Checkpoints, loaded: the real models that tests run.
 #pragma once
 
 #include <filesystem>
@@ -12,19 +12,9 @@
 #include "common/cpu/cpu_backend.h"
 #include "common/model/transformer.h"
 #include "common/model/weights.h"
+#include "tests/support/checkpoints.h"
 
 namespace kvcache {
-
-/// Names of the folders under tests/reference, one for each kind of model that behaves differently.
-inline std::vector<std::string> tiny_checkpoints() {
-  return {"llama-gqa", "llama-mha", "llama3-rope", "qwen2-bias", "qwen3-sharded", "qwen3-tied"};
-}
-
-/// The folder of one of them, or that of the shipped model: "fairytale".
-inline std::filesystem::path checkpoint_folder(const std::string& name) {
-  const std::filesystem::path root = SOURCE_DIR;
-  return name == "fairytale" ? root / "common/fairytale" : root / "tests/reference" / name;
-}
 
 /// The checkpoint of a folder, loaded, that computes on `threads`.
 /// @param eos_ids  sorted; they end a sequence instead of the checkpoint's own

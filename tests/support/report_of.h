@@ -9,9 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/checkpoints.h"
 #include "tests/support/run_program.h"
 
 namespace kvcache {
+
+/// A prompt of `count` ids of the tiny model's vocabulary, as --ids takes it.
+inline std::string ids(int count) {
+  std::string ids = "1";
+  for (int n = 1; n < count; ++n) ids += "," + std::to_string(n * 37 % 700);
+  return ids;
+}
 
 /// The report of `step` with `arguments` and --json; nothing but the report is printed.
 inline nlohmann::json report_of(const std::string& step, std::vector<std::string> arguments,

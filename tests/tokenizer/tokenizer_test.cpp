@@ -10,9 +10,7 @@
 #include <pcre2.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -32,6 +30,7 @@
 #include "common/tokenizer/text_budget.h"
 #include "common/tokenizer/token_decoder.h"
 #include "common/tokenizer/utf8.h"
+#include "tests/support/checkpoints.h"
 
 namespace kvcache {
 namespace {
@@ -42,34 +41,17 @@ using testing::IsSubstring;
 using Ids = std::vector<std::int32_t>;
 using Words = std::vector<std::string>;
 
-const std::filesystem::path reference_folder = std::filesystem::path(SOURCE_DIR) / "tests/reference";
-const Words reference_names = {"llama-gqa",  "llama-mha",     "llama3-rope",
-                               "qwen2-bias", "qwen3-sharded", "qwen3-tied"};
-
 Tokenizer reference_tokenizer(const std::string& name) {
-  return Tokenizer(reference_folder / name);
+  return Tokenizer(checkpoint_folder(name));
 }
 
 json read_json(const std::filesystem::path& path) {
-  return json::parse(std::ifstream(path));
+  return json::parse(read_file(path));
 }
 
-/// A folder with a tokenizer.json, removed at the end of the test.
-class TokenizerFolder {
- public:
-  explicit TokenizerFolder(const std::string& content) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tokenizer_test_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-    std::ofstream(path_ / "tokenizer.json", std::ios::binary) << content;
-  }
-  ~TokenizerFolder() { std::filesystem::remove_all(path_); }
-  TokenizerFolder(const TokenizerFolder&) = delete;
-  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
+/// A folder with a tokenizer.json.
+struct TokenizerFolder : TemporaryFolder {
+  explicit TokenizerFolder(const std::string& content) { write_file(path() / "tokenizer.json", content); }
 };
 
 Tokenizer tokenizer_of(const std::string& content) {
@@ -209,9 +191,9 @@ TEST(TokenizerFile, IsNotAbsentWhereALinkLeadsNowhere) {
 // The reference checkpoints
 
 TEST(ReferenceTokenizers, EncodeAndDecodeEveryTextAsHuggingFaceDoes) {
-  for (const std::string& name : reference_names) {
+  for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
-    const json expected = read_json(reference_folder / name / "expected.json");
+    const json expected = answers_of(name);
     ASSERT_EQ(expected["tokenizer"].size(), 30U);
     for (const json& one : expected["tokenizer"]) {
       const auto text = one["text"].get<std::string>();
@@ -225,9 +207,9 @@ TEST(ReferenceTokenizers, EncodeAndDecodeEveryTextAsHuggingFaceDoes) {
 }
 
 TEST(ReferenceTokenizers, EncodeEveryPromptAsHuggingFaceDoes) {
-  for (const std::string& name : reference_names) {
+  for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
-    const json expected = read_json(reference_folder / name / "expected.json");
+    const json expected = answers_of(name);
     int prompts = 0;
     for (const json& one : expected["cases"]) {
       if (one["prompt"].is_null()) continue;  // given as ids
@@ -240,7 +222,7 @@ TEST(ReferenceTokenizers, EncodeEveryPromptAsHuggingFaceDoes) {
 }
 
 TEST(ReferenceTokenizers, KnowTheirSize) {
-  for (const std::string& name : reference_names) EXPECT_EQ(reference_tokenizer(name).size(), 768) << name;
+  for (const std::string& name : tiny_checkpoints()) EXPECT_EQ(reference_tokenizer(name).size(), 768) << name;
 }
 
 // Encoding: special and other added tokens
@@ -771,7 +753,7 @@ TEST(Tokenizer, EncodesLongTextsWithoutASpace) {
 
 // A text that is too long is told by its bytes, before it is encoded.
 TEST(Tokenizer, KnowsHowManyBytesATokenStandsForAtMost) {
-  for (const std::string& name : reference_names) {
+  for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
     const std::optional<std::int64_t> most = tokenizer.most_bytes_of_a_token();
     ASSERT_TRUE(most) << name;
@@ -788,7 +770,7 @@ TEST(Tokenizer, KnowsHowManyBytesATokenStandsForAtMost) {
 }
 
 TEST(Tokenizer, KnowsNoSuchBoundWhereATokenMayStandForAnyLength) {
-  json file = read_json(reference_folder / "qwen2-bias/tokenizer.json");
+  json file = read_json(checkpoint_folder("qwen2-bias") / "tokenizer.json");
   const auto most = [](const json& file) { return tokenizer_of(file).most_bytes_of_a_token(); };
   ASSERT_TRUE(most(file));
   const auto changed = [&](const char* place, const json& value) {
@@ -961,7 +943,7 @@ TEST(Decoding, LeavesOutSpecialTokensUnlessAsked) {
 }
 
 TEST(Decoding, GivesNothingForIdsWithoutAToken) {
-  for (const std::string& name : reference_names) {
+  for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
     const Ids none = {768, 1000, -1, std::numeric_limits<std::int32_t>::min(),
                       std::numeric_limits<std::int32_t>::max()};
@@ -1091,7 +1073,7 @@ TEST(StreamDecoder, BeginsANewTextAfterTheEnd) {
 
 TEST(StreamDecoder, AgreesWithDecodeOnRandomIds) {
   std::mt19937 random(1);
-  for (const std::string& name : reference_names) {
+  for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
     std::uniform_int_distribution<std::int32_t> any(-2, 775), bytes(0, 260), length(0, 24), coin(0, 1);
     for (int round = 0; round < 2000; ++round) {
@@ -1263,7 +1245,7 @@ TEST(TokenizerFile, MayBeNestedNoDeeperThanAnyIs) {
 
 TEST(TokenizerFile, IsRefusedOrWorksWhateverIsChangedInIt) {
   // Every value of a real file, one at a time, by values of other types.
-  json file = read_json(reference_folder / "llama-gqa/tokenizer.json");
+  json file = read_json(checkpoint_folder("llama-gqa") / "tokenizer.json");
   json& model = file["model"];
   model["merges"].erase(model["merges"].begin() + 3, model["merges"].end());
   json vocab;
