@@ -7,7 +7,6 @@
 #include <iterator>
 #include <stdexcept>
 #include <unordered_set>
-#include <utility>
 
 #include "step4_prefix_cache/block_hash.h"
 
