@@ -26,18 +26,18 @@ void NoCacheStore::begin(const PassPlan& plan) {
 }
 
 void NoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
-  scatter_rows(k, plan_->slots, dtype_, k_.data());
-  scatter_rows(v, plan_->slots, dtype_, v_.data());
+  cpu::scatter_rows(k, plan_->slots, dtype_, k_.data());
+  cpu::scatter_rows(v, plan_->slots, dtype_, v_.data());
 }
 
 void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
-  std::vector<AttentionSequence> sequences;
+  std::vector<cpu::AttentionSequence> sequences;
   for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
     const std::int64_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
-    sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = begin}});
+    sequences.push_back({begin, end, plan_->context_len[s], cpu::SlotMap{.first = begin}});
   }
-  attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()}, sequences,
-            q.row(0), out.row(0), q.stride, dtype_, threads_);
+  cpu::attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()},
+                 sequences, q.row(0), out.row(0), q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

@@ -120,21 +120,21 @@ FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& 
       v_(config.layers * layer_bytes_) {}
 
 void FlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  scatter_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
-  scatter_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
+  cpu::scatter_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
+  cpu::scatter_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
 }
 
 void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  std::vector<AttentionSequence> sequences;
+  std::vector<cpu::AttentionSequence> sequences;
   for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
     const std::int32_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
     const std::int64_t first_slot =
         plan_->slots[static_cast<std::size_t>(begin)] - plan_->positions[static_cast<std::size_t>(begin)];
-    sequences.push_back({begin, end, plan_->context_len[s], SlotMap{.first = first_slot}});
+    sequences.push_back({begin, end, plan_->context_len[s], cpu::SlotMap{.first = first_slot}});
   }
-  const KvRows rows{dtype_, k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_};
-  attention({config_.heads, config_.kv_heads, config_.head_dim}, rows, sequences, q.row(0), out.row(0),
-            q.stride, dtype_, threads_);
+  const cpu::KvRows rows{dtype_, k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_};
+  cpu::attention({config_.heads, config_.kv_heads, config_.head_dim}, rows, sequences, q.row(0), out.row(0),
+                 q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

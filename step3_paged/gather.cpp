@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 void gather_rows(const std::byte* pool, const SlotMap& slots, std::int64_t context, std::int64_t row_bytes,
                  std::byte* to) {
@@ -17,4 +17,4 @@ void gather_rows(const std::byte* pool, const SlotMap& slots, std::int64_t conte
   }
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

@@ -8,7 +8,7 @@
 
 #include "common/cpu/attention.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 /// Copies the rows of the positions [0, context) from where `slots` says to `to`, one after the other.
 /// @param pool       [slots, row_bytes]
@@ -17,4 +17,4 @@ namespace kvcache {
 void gather_rows(const std::byte* pool, const SlotMap& slots, std::int64_t context, std::int64_t row_bytes,
                  std::byte* to);
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

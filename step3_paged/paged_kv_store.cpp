@@ -33,39 +33,39 @@ void PagedKvStore::begin(const PassPlan& plan) {
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const std::int32_t* table = &plan.block_table[s * static_cast<std::size_t>(plan.table_width)];
     sequences_.push_back({plan.row_begin[s], plan.row_begin[s + 1], plan.context_len[s],
-                          SlotMap{.blocks = table, .block_size = shape_.block_size}});
+                          cpu::SlotMap{.blocks = table, .block_size = shape_.block_size}});
   }
 }
 
 void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  scatter_rows(k, plan_->slots, dtype_, k_block(layer, 0));
-  scatter_rows(v, plan_->slots, dtype_, v_block(layer, 0));
+  cpu::scatter_rows(k, plan_->slots, dtype_, k_block(layer, 0));
+  cpu::scatter_rows(v, plan_->slots, dtype_, v_block(layer, 0));
 }
 
 void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
-  const KvRows rows{dtype_, k_block(layer, 0), v_block(layer, 0)};
+  const cpu::KvRows rows{dtype_, k_block(layer, 0), v_block(layer, 0)};
   if (settings_.attention == AttentionPath::gather) {
     attend_gathered(heads, rows, q, out);
   } else {
-    attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    cpu::attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
   }
 }
 
-void PagedKvStore::attend_gathered(const AttentionShape& heads, const KvRows& rows, const Matrix& q,
+void PagedKvStore::attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q,
                                    Matrix& out) {
-  for (const AttentionSequence& paged : sequences_) {
+  for (const cpu::AttentionSequence& paged : sequences_) {
     const auto bytes = static_cast<std::size_t>(paged.context * row_bytes_);
     if (gathered_k_.size() < bytes) {
       gathered_k_.resize(bytes * 3 / 2);
       gathered_v_.resize(bytes * 3 / 2);
     }
-    gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
-    gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
+    cpu::gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
+    cpu::gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
     gathered_bytes_ += 2 * paged.context * row_bytes_;
-    const AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, SlotMap{}};
-    attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0), out.row(0),
-              q.stride, dtype_, threads_);
+    const cpu::AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, cpu::SlotMap{}};
+    cpu::attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0),
+                   out.row(0), q.stride, dtype_, threads_);
   }
 }
 

@@ -53,7 +53,7 @@ class PagedKvStore : public KvStore {
  private:
   void fill(std::int32_t block);
   void copy(const BlockCopy& copy);
-  void attend_gathered(const AttentionShape& heads, const KvRows& rows, const Matrix& q, Matrix& out);
+  void attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q, Matrix& out);
 
   const ModelConfig& config_;
   PagedShape shape_;
@@ -63,7 +63,7 @@ class PagedKvStore : public KvStore {
   std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   ReservedMemory k_, v_;                                // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;
-  std::vector<AttentionSequence> sequences_;        // [sequences] of the pass, through the block table
+  std::vector<cpu::AttentionSequence> sequences_;   // [sequences] of the pass, through the block table
   std::vector<std::byte> gathered_k_, gathered_v_;  // [context, kv_heads, head_dim] of one sequence and layer
   std::int64_t gathered_bytes_ = 0;
 };

@@ -9,7 +9,7 @@
 
 #include "common/cpu/dot_tile.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 namespace {
 
 /// Positions per chunk. Part of the result's definition: another value gives other bits.
@@ -246,4 +246,4 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
   });
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

@@ -21,7 +21,7 @@
 #include "common/base/dtype.h"
 #include "common/base/thread_pool.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 /// Where the K and V rows of one layer lie. A slot holds one token: [kv_heads, head_dim] numbers of K, and
 /// the same of V.
@@ -66,4 +66,4 @@ struct AttentionSequence {
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
                const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool);
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

@@ -8,7 +8,7 @@
 
 #include "common/base/number.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 namespace {
 
 /// One query head of one row. @param query, out  [head_dim]  @param visible  positions that the row sees
@@ -60,4 +60,4 @@ void attention_plain(const AttentionShape& shape, const KvRows& rows, const Atte
   }
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

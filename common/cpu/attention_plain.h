@@ -7,7 +7,7 @@
 
 #include "common/cpu/attention.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 /// out = softmax(q K^T / sqrt(head_dim)) V per query head of one sequence, each new token seeing the
 /// positions up to its own. Computed in double and rounded once, to float32, so that the error of another
@@ -16,4 +16,4 @@ namespace kvcache {
 void attention_plain(const AttentionShape& shape, const KvRows& rows, const AttentionSequence& sequence,
                      const float* q, float* out, std::int64_t stride);
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

@@ -4,7 +4,7 @@
 
 #include "common/cpu/dot_tile.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to) {
   with_dtype(dtype, [&]<DType stored>() {
@@ -21,4 +21,4 @@ void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType
   });
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

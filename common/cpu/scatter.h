@@ -10,10 +10,10 @@
 #include "common/base/dtype.h"
 #include "common/base/matrix.h"
 
-namespace kvcache {
+namespace kvcache::cpu {
 
 /// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A slot of -1
 /// is skipped.
 void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
 
-}  // namespace kvcache
+}  // namespace kvcache::cpu

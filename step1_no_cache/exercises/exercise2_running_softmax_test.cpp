@@ -17,8 +17,8 @@ constexpr std::size_t head_dim = 4;  // its root is exact, and so are the large 
 std::vector<float> formula(std::span<const float> q, std::span<const float> k, std::span<const float> v) {
   const auto positions = static_cast<std::int64_t>(k.size() / head_dim);
   std::vector<float> out(head_dim);
-  attention_plain({1, 1, head_dim}, {DType::f32, std::as_bytes(k).data(), std::as_bytes(v).data()},
-                  {0, 1, positions, {}}, q.data(), out.data(), head_dim);
+  cpu::attention_plain({1, 1, head_dim}, {DType::f32, std::as_bytes(k).data(), std::as_bytes(v).data()},
+                       {0, 1, positions, {}}, q.data(), out.data(), head_dim);
   return out;
 }
 

@@ -160,8 +160,8 @@ double attention_seconds(benchmark::State& state, Machine& machine, Rows layout,
                          std::int64_t rows, DType dtype) {
   const std::int64_t side = side_bytes(context, dtype);
   const std::vector<std::int32_t> table = shuffled_blocks(context);
-  const SlotMap blocks{.blocks = table.data(), .block_size = kBenchBlockSize};
-  const AttentionSequence sequence{0, rows, context, layout == Rows::paged ? blocks : SlotMap{}};
+  const cpu::SlotMap blocks{.blocks = table.data(), .block_size = kBenchBlockSize};
+  const cpu::AttentionSequence sequence{0, rows, context, layout == Rows::paged ? blocks : cpu::SlotMap{}};
   const std::vector<float> q(static_cast<std::size_t>(rows * kBenchQWidth), 0.01F);
   std::vector<float> out(q.size());
   std::vector<std::byte> k_rows(static_cast<std::size_t>(side)), v_rows(k_rows.size());
@@ -169,12 +169,12 @@ double attention_seconds(benchmark::State& state, Machine& machine, Rows layout,
     const std::byte* k = machine.data() + turn * 2 * side;
     const std::byte* v = k + side;
     if (layout == Rows::gathered) {
-      gather_rows(k, blocks, context, kBenchKvWidth * size_of(dtype), k_rows.data());
-      gather_rows(v, blocks, context, kBenchKvWidth * size_of(dtype), v_rows.data());
+      cpu::gather_rows(k, blocks, context, kBenchKvWidth * size_of(dtype), k_rows.data());
+      cpu::gather_rows(v, blocks, context, kBenchKvWidth * size_of(dtype), v_rows.data());
       k = k_rows.data(), v = v_rows.data();
     }
-    attention(kBenchHeads, {dtype, k, v}, {&sequence, 1}, q.data(), out.data(), kBenchQWidth, DType::f32,
-              machine.threads);
+    cpu::attention(kBenchHeads, {dtype, k, v}, {&sequence, 1}, q.data(), out.data(), kBenchQWidth, DType::f32,
+                   machine.threads);
   });
 }
 
@@ -195,7 +195,7 @@ void prefill(benchmark::State& state, Machine& machine, Rows layout, std::int64_
 void scatter(benchmark::State& state, Machine& machine, DType dtype) {
   constexpr std::int64_t kTokens = 4096;
   const std::vector<std::int32_t> table = shuffled_blocks(kTokens);
-  const SlotMap map{.blocks = table.data(), .block_size = kBenchBlockSize};
+  const cpu::SlotMap map{.blocks = table.data(), .block_size = kBenchBlockSize};
   std::vector<std::int64_t> slots;
   for (std::int64_t token = 0; token < kTokens; ++token) slots.push_back(map.slot(token));
   const std::int64_t read = kTokens * kBenchKvWidth * 4, written = side_bytes(kTokens, dtype);
@@ -203,7 +203,7 @@ void scatter(benchmark::State& state, Machine& machine, DType dtype) {
     Matrix rows;
     rows.data = machine.data() + turn * read;
     rows.rows = kTokens, rows.cols = rows.stride = kBenchKvWidth;
-    scatter_rows(rows, slots, dtype, machine.written() + turn * written);
+    cpu::scatter_rows(rows, slots, dtype, machine.written() + turn * written);
   });
   report_bytes(state, static_cast<double>(read + written) / seconds, "of copy",
                machine.copy_rate_of_one_thread());
@@ -215,8 +215,8 @@ void gather(benchmark::State& state, Machine& machine, DType dtype) {
   const std::vector<std::int32_t> table = shuffled_blocks(kContext);
   const std::int64_t bytes = side_bytes(kContext, dtype);
   const double seconds = measure(state, kWrittenBytes / bytes, [&](std::int64_t turn) {
-    gather_rows(machine.data() + turn * bytes, {.blocks = table.data(), .block_size = kBenchBlockSize},
-                kContext, kBenchKvWidth * size_of(dtype), machine.written() + turn * bytes);
+    cpu::gather_rows(machine.data() + turn * bytes, {.blocks = table.data(), .block_size = kBenchBlockSize},
+                     kContext, kBenchKvWidth * size_of(dtype), machine.written() + turn * bytes);
   });
   report_bytes(state, static_cast<double>(2 * bytes) / seconds, "of copy", machine.copy_rate_of_one_thread());
 }

@@ -45,7 +45,7 @@ class Pool {
   std::byte* k(std::int64_t layer, std::int32_t block) const {
     return k_.data() + place(layer, block) * kBlockBytes;
   }
-  KvRows rows() const { return {DType::bf16, k_.data(), v_.data()}; }
+  cpu::KvRows rows() const { return {DType::bf16, k_.data(), v_.data()}; }
 
  private:
   std::int64_t place(std::int64_t layer, std::int32_t block) const {
@@ -66,9 +66,9 @@ void decode_attention(benchmark::State& state) {
   std::vector<float> q(kQWidth, 0.01F), out(kQWidth);
   for (auto _ : state) {
     for (const std::vector<std::int32_t>& table : tables) {
-      const AttentionSequence sequence{0, 1, kContext,
-                                       SlotMap{.blocks = table.data(), .block_size = kBlockSize}};
-      attention(kHeads, pool.rows(), {&sequence, 1}, q.data(), out.data(), kQWidth, DType::f32, threads);
+      const cpu::AttentionSequence sequence{0, 1, kContext,
+                                            cpu::SlotMap{.blocks = table.data(), .block_size = kBlockSize}};
+      cpu::attention(kHeads, pool.rows(), {&sequence, 1}, q.data(), out.data(), kQWidth, DType::f32, threads);
     }
   }
   state.SetBytesProcessed(state.iterations() * 2 * kLayers * kBlocks * kBlockBytes);

@@ -36,12 +36,12 @@ struct Problem {
 std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DType::f32, int threads = 1,
                           DType store_as = DType::f32) {
   const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
-  const AttentionSequence sequence{0, rows, p.context, {}};
+  const cpu::AttentionSequence sequence{0, rows, p.context, {}};
   ThreadPool pool(threads);
   std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
-  attention(p.shape, {dtype, k.data(), v.data()}, {&sequence, 1},
-            &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width(),
-            store_as, pool);
+  cpu::attention(p.shape, {dtype, k.data(), v.data()}, {&sequence, 1},
+                 &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width(),
+                 store_as, pool);
   return out;
 }
 
@@ -49,8 +49,9 @@ std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DTy
 std::vector<float> attend_plainly(const Problem& p, std::int64_t rows, DType dtype = DType::f32) {
   const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
   std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
-  attention_plain(p.shape, {dtype, k.data(), v.data()}, {0, rows, p.context, {}},
-                  &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(), p.q_width());
+  cpu::attention_plain(p.shape, {dtype, k.data(), v.data()}, {0, rows, p.context, {}},
+                       &p.q[static_cast<std::size_t>((p.context - rows) * p.q_width())], out.data(),
+                       p.q_width());
   return out;
 }
 
@@ -122,7 +123,7 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
     std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
     for (std::int64_t b = 0; b < blocks; ++b)
       table[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(2 * (blocks - b));
-    const SlotMap slots{0, table.data(), block_size};
+    const cpu::SlotMap slots{0, table.data(), block_size};
     // Every slot that is not ours holds NaN: reading one, or weighing it with 0, would show.
     const auto pool_numbers = static_cast<std::size_t>((2 * blocks + 1) * block_size * p.kv_width());
     std::vector<float> k(pool_numbers, std::numeric_limits<float>::quiet_NaN()), v = k;
@@ -132,21 +133,21 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
       std::copy_n(&p.v[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
                   &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
     }
-    const AttentionSequence sequence{0, 9, p.context, slots};
-    const KvRows rows{DType::f32, reinterpret_cast<const std::byte*>(k.data()),
-                      reinterpret_cast<const std::byte*>(v.data())};
+    const cpu::AttentionSequence sequence{0, 9, p.context, slots};
+    const cpu::KvRows rows{DType::f32, reinterpret_cast<const std::byte*>(k.data()),
+                           reinterpret_cast<const std::byte*>(v.data())};
     const float* q = &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())];
     std::vector<float> out(static_cast<std::size_t>(9 * p.q_width()));
-    attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
+    cpu::attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
     EXPECT_TRUE(same_bits(out, contiguous)) << "block size " << block_size;
-    attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
+    cpu::attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
     EXPECT_TRUE(same_bits(out, plain_contiguous)) << "plain, block size " << block_size;
   }
 }
 
 TEST(Attention, SlotsAreCountedInSixtyFourBits) {
   const std::int32_t block = 2'000'000'000;
-  EXPECT_EQ((SlotMap{0, &block, 256}.slot(255)), 512'000'000'255);
+  EXPECT_EQ((cpu::SlotMap{0, &block, 256}.slot(255)), 512'000'000'255);
 }
 
 TEST(Attention, ZeroingOneKvHeadsValuesSilencesExactlyItsGroupOfQueryHeads) {
@@ -200,13 +201,14 @@ TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {
   v.insert(v.end(), b.v.begin(), b.v.end());
   std::vector<float> q(a.q.end() - 3 * a.q_width(), a.q.end());
   q.insert(q.end(), b.q.end() - 5 * b.q_width(), b.q.end());
-  const AttentionSequence sequences[] = {{0, 3, 70, SlotMap{.first = 0}}, {3, 8, 33, SlotMap{.first = 70}}};
+  const cpu::AttentionSequence sequences[] = {{0, 3, 70, cpu::SlotMap{.first = 0}},
+                                              {3, 8, 33, cpu::SlotMap{.first = 70}}};
   ThreadPool pool(2);
   std::vector<float> out(static_cast<std::size_t>(8 * a.q_width()));
-  attention(a.shape,
-            {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
-             reinterpret_cast<const std::byte*>(v.data())},
-            sequences, q.data(), out.data(), a.q_width(), DType::f32, pool);
+  cpu::attention(a.shape,
+                 {DType::f32, reinterpret_cast<const std::byte*>(k.data()),
+                  reinterpret_cast<const std::byte*>(v.data())},
+                 sequences, q.data(), out.data(), a.q_width(), DType::f32, pool);
   std::vector<float> expected = attend(a, 3);
   const std::vector<float> second = attend(b, 5);
   expected.insert(expected.end(), second.begin(), second.end());

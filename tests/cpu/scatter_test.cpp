@@ -62,7 +62,7 @@ TEST(ScatterRows, RoundsToTheNearestNumberOfTheType) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       std::vector<std::byte> stored(40 * static_cast<std::size_t>(size_of(dtype)));
       const std::int64_t slot = 0;
-      scatter_rows(matrix(row, 1, 40), {&slot, 1}, dtype, stored.data());
+      cpu::scatter_rows(matrix(row, 1, 40), {&slot, 1}, dtype, stored.data());
       const float expected = dtype == DType::f32   ? number.value
                              : dtype == DType::f16 ? number.f16
                                                    : number.bf16;
@@ -82,7 +82,7 @@ TEST(ScatterRows, NanStaysNan) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       std::vector<std::byte> stored(20 * static_cast<std::size_t>(size_of(dtype)));
       const std::int64_t slot = 0;
-      scatter_rows(matrix(row, 1, 20), {&slot, 1}, dtype, stored.data());
+      cpu::scatter_rows(matrix(row, 1, 20), {&slot, 1}, dtype, stored.data());
       for (std::int64_t col = 0; col < 20; ++col) {
         EXPECT_TRUE(std::isnan(read_number(dtype, &stored[static_cast<std::size_t>(col * size_of(dtype))])))
             << std::hex << bits << " as " << name_of(dtype) << " in column " << col;
@@ -98,7 +98,7 @@ TEST(ScatterRows, WritesEachRowToItsSlotAndNothingElse) {
   const Matrix rows = matrix(numbers, 3, kCols, /*gap=*/5);
   std::vector<float> stored(kSlots * kCols, -1.0F);
   const std::int64_t slots[] = {4, -1, 1};
-  scatter_rows(rows, slots, DType::f32, reinterpret_cast<std::byte*>(stored.data()));
+  cpu::scatter_rows(rows, slots, DType::f32, reinterpret_cast<std::byte*>(stored.data()));
   for (std::int64_t slot = 0; slot < kSlots; ++slot) {
     for (std::int64_t col = 0; col < kCols; ++col) {
       const float expected = slot == 4 ? rows.row(0)[col] : slot == 1 ? rows.row(2)[col] : -1.0F;
@@ -112,7 +112,7 @@ TEST(ScatterRows, CountsSlotsInSixtyFourBits) {
   constexpr std::int64_t kSlot = (std::int64_t{1} << 32) / kCols + 3;  // its numbers begin beyond 2^32
   const ReservedMemory memory((kSlot + 1) * kCols * size_of(DType::bf16));
   std::vector<float> row(kCols, 1.5F);
-  scatter_rows(matrix(row, 1, kCols), {&kSlot, 1}, DType::bf16, memory.data());
+  cpu::scatter_rows(matrix(row, 1, kCols), {&kSlot, 1}, DType::bf16, memory.data());
   EXPECT_EQ(read_number(DType::bf16, memory.data() + kSlot * kCols * 2), 1.5F);
   EXPECT_EQ(read_number(DType::bf16, memory.data() + 3 * kCols * 2), 0.0F);
 }

@@ -87,7 +87,7 @@ struct Layout {
 /// Attention of the whole pass on the CPU: [rows, heads, head_dim] in float32.
 std::vector<float> on_cpu(const Problem& p) {
   Bytes k, v;  // [tokens of all sequences, kv_heads, head_dim]
-  std::vector<AttentionSequence> sequences;
+  std::vector<cpu::AttentionSequence> sequences;
   std::int64_t row = 0, slot = 0;
   for (std::size_t s = 0; s < p.sequences.size(); ++s) {
     const auto [rows, context] = p.sequences[s];
@@ -100,8 +100,8 @@ std::vector<float> on_cpu(const Problem& p) {
   }
   ThreadPool pool(2);
   std::vector<float> out(p.q.size());
-  attention(p.shape, {p.dtype, k.data(), v.data()}, sequences, p.q.data(), out.data(), p.q_width(),
-            DType::f32, pool);
+  cpu::attention(p.shape, {p.dtype, k.data(), v.data()}, sequences, p.q.data(), out.data(), p.q_width(),
+                 DType::f32, pool);
   return out;
 }
 

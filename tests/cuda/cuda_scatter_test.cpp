@@ -88,8 +88,8 @@ class CudaKvRows : public OnGpu {
     const std::int64_t pool_at = kGuard * row_bytes + shift_bytes;
     const Bytes untouched = poison((pool_slots + 2 * kGuard) * row_bytes + shift_bytes);
     Bytes right_k = untouched, right_v = untouched;
-    scatter_rows(k.matrix(), slots, dtype, right_k.data() + pool_at);
-    scatter_rows(v.matrix(), slots, dtype, right_v.data() + pool_at);
+    cpu::scatter_rows(k.matrix(), slots, dtype, right_k.data() + pool_at);
+    cpu::scatter_rows(v.matrix(), slots, dtype, right_v.data() + pool_at);
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const float not_finite[] = {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
     for (std::size_t n = 0; n < damaged.size(); ++n) {
@@ -143,10 +143,12 @@ class CudaKvRows : public OnGpu {
     const Bytes untouched = poison((rows + kGuard) * row_bytes);
     Bytes right_k = untouched, right_v = untouched;
     for (std::size_t s = 0; s < contexts.size(); ++s) {
-      const SlotMap slots{.blocks = &table[s * static_cast<std::size_t>(table_width)],
-                          .block_size = block_size};
-      gather_rows(pool_k.data(), slots, contexts[s], row_bytes, right_k.data() + first_slots[s] * row_bytes);
-      gather_rows(pool_v.data(), slots, contexts[s], row_bytes, right_v.data() + first_slots[s] * row_bytes);
+      const cpu::SlotMap slots{.blocks = &table[s * static_cast<std::size_t>(table_width)],
+                               .block_size = block_size};
+      cpu::gather_rows(pool_k.data(), slots, contexts[s], row_bytes,
+                       right_k.data() + first_slots[s] * row_bytes);
+      cpu::gather_rows(pool_v.data(), slots, contexts[s], row_bytes,
+                       right_v.data() + first_slots[s] * row_bytes);
     }
 
     const auto gpu_k = on_gpu(pool_k), gpu_v = on_gpu(pool_v);
@@ -307,7 +309,7 @@ TEST_F(CudaKvRows, TheSlotsOfADecodeStepAreThoseOfTheLastTokensAndPaddingHasNone
         for (std::int64_t n = 0; n < (context + block_size - 1) / block_size; ++n)
           blocks[n] = static_cast<std::int32_t>(below(std::numeric_limits<std::int32_t>::max()));
         context_len.push_back(static_cast<std::int32_t>(context));
-        right.push_back(SlotMap{.blocks = blocks, .block_size = block_size}.slot(context - 1));
+        right.push_back(cpu::SlotMap{.blocks = blocks, .block_size = block_size}.slot(context - 1));
       }
       right.insert(right.end(), padding, -1);
       right.push_back(77);  // not a row: stays as it is
@@ -342,7 +344,7 @@ TEST_F(CudaKvRows, TheHighestBlocksOfAHugePoolHoldTheirOwnRows) {
       const std::vector<std::int32_t> blocks{first + 2, first, first + 1};
       std::vector<std::int64_t> slots;
       for (std::int64_t position = 0; position < kTokens; ++position)
-        slots.push_back(SlotMap{.blocks = blocks.data(), .block_size = kBlockSize}.slot(position));
+        slots.push_back(cpu::SlotMap{.blocks = blocks.data(), .block_size = kBlockSize}.slot(position));
       Sequence& made =
           sequences.emplace_back(Sequence{on_gpu(blocks), stored(numbers(kTokens * kWidth), DType::bf16),
                                           stored(numbers(kTokens * kWidth), DType::bf16)});

@@ -94,12 +94,12 @@ TEST(PagedKvStore, WhatIsScatteredIsGatheredAgainByteForByte) {
       const std::int64_t row_bytes = layers.kv_width() * size_of(dtype);
       for (std::int32_t sequence = 0; sequence < 3; ++sequence) {
         const std::vector<std::int32_t> table = cache.manager.block_table(sequence);
-        const SlotMap slots{.blocks = table.data(), .block_size = block_size};
+        const cpu::SlotMap slots{.blocks = table.data(), .block_size = block_size};
         const std::int64_t length = lengths[sequence];
         for (std::int64_t layer = 0; layer < 2; ++layer) {
           std::vector<std::byte> k(static_cast<std::size_t>(length * row_bytes)), v = k;
-          gather_rows(cache.store.k_block(layer, 0), slots, length, row_bytes, k.data());
-          gather_rows(cache.store.v_block(layer, 0), slots, length, row_bytes, v.data());
+          cpu::gather_rows(cache.store.k_block(layer, 0), slots, length, row_bytes, k.data());
+          cpu::gather_rows(cache.store.v_block(layer, 0), slots, length, row_bytes, v.data());
           EXPECT_EQ(std::memcmp(k.data(), layers.stored_k(sequence, layer).data(), k.size()), 0);
           EXPECT_EQ(std::memcmp(v.data(), layers.stored_v(sequence, layer).data(), v.size()), 0)
               << name_of(dtype) << ", block size " << block_size << ", sequence " << sequence;

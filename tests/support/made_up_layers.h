@@ -48,9 +48,9 @@ class MadeUpLayers {
       layer.stored_k = stored(layer.k, dtype_);
       layer.stored_v = stored(layer.v, dtype_);
       layer.out.resize(layer.q.size());
-      const AttentionSequence all{0, tokens, tokens, {}};
-      attention(shape_, {dtype_, layer.stored_k.data(), layer.stored_v.data()}, {&all, 1}, layer.q.data(),
-                layer.out.data(), q_width(), dtype_, *threads_);
+      const cpu::AttentionSequence all{0, tokens, tokens, {}};
+      cpu::attention(shape_, {dtype_, layer.stored_k.data(), layer.stored_v.data()}, {&all, 1},
+                     layer.q.data(), layer.out.data(), q_width(), dtype_, *threads_);
     }
     sequences_[sequence] = std::move(layers);
     token_ids_.resize(std::max(token_ids_.size(), static_cast<std::size_t>(tokens)));
