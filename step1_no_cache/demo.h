@@ -2,7 +2,7 @@
 /// The walk-through of step 1 on the terminal (`--demo`): what a token costs as the sequence grows.
 #pragma once
 
-#include "common/kv/report.h"
+#include "common/engine/report.h"
 
 namespace kvcache {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/kv/report.h"
+#include "common/engine/report.h"
 
 namespace kvcache {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "common/kv/report.h"
+#include "common/engine/report.h"
 
 namespace kvcache {
 

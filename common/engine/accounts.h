@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/engine/report.h"
 #include "common/kv/kv_manager.h"
-#include "common/kv/report.h"
 
 namespace kvcache {
 

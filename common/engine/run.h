@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/engine/report.h"
 #include "common/kv/kv_manager.h"
 #include "common/kv/kv_store.h"
 #include "common/model/sampler.h"
