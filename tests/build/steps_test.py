@@ -199,6 +199,9 @@ class StepsScript(unittest.TestCase):
             self.expect_refusal(command, "--threads", "1", "--nonsense")
             self.expect_refusal(command, "nonsense")
             self.expect_refusal(command, "--threads=1", "nonsense")
+            refusal = "".join(self.steps(command, "--nonsense")[2])
+            named = re.findall(r"--[a-z-]+", refusal.split("its options are")[1])
+            self.assertEqual(sorted(named), sorted(set(named)), "an option is named twice")
         self.expect_refusal("compare", "--block-size=8")  # of some steps only
         self.expect_refusal("bench", "--prompt")
         self.expect_refusal("plots", "--nonsense")
