@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/error.h"
 #include "common/cli/print.h"
 
 namespace kvcache {
@@ -15,18 +16,27 @@ LiveText::LiveText(const Tokenizer& tokenizer, std::size_t sequences, std::vecto
   for (std::size_t n = 0; n < sequences; ++n) sequences_.push_back({StreamDecoder(tokenizer)});
 }
 
+template <typename Decode>
+void LiveText::add_text(Sequence& text, const Decode& decode) {
+  if (text.is_cut) return;
+  try {
+    text.waiting += decode();
+  } catch (const RunError&) {
+    text.is_cut = true;  // the report says why
+  }
+  text.has_text |= !text.waiting.empty();
+}
+
 void LiveText::push(std::size_t sequence, std::int32_t id) {
   Sequence& text = sequences_[sequence];
   text.ids.push_back(id);
-  if (!std::ranges::binary_search(eos_ids_, id)) text.waiting += text.decoder.push(id);
-  text.has_text |= !text.waiting.empty();
+  if (!std::ranges::binary_search(eos_ids_, id)) add_text(text, [&] { return text.decoder.push(id); });
   if (text.ids.size() > 1 || sequences_.size() == 1) write_waiting();
 }
 
 void LiveText::end(std::size_t sequence, bool failed) {
   Sequence& text = sequences_[sequence];
-  text.waiting += text.decoder.finish();
-  text.has_text |= !text.waiting.empty();
+  add_text(text, [&] { return text.decoder.finish(); });
   if (!text.has_text) text.waiting = text_or_ids("", text.ids);
   text.is_ended = true;
   text.has_failed = failed;

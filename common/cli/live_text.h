@@ -26,7 +26,8 @@ class LiveText {
   LiveText(const Tokenizer& tokenizer, std::size_t sequences, std::vector<std::int32_t> eos_ids, Write write);
 
   /// A sequence has a further id. Nothing is written before a sequence has its second or ends: until then
-  /// other prompts may still be computed, and their progress (progress.h) needs the line.
+  /// other prompts may still be computed, and their progress (progress.h) needs the line. Where
+  /// tokenizer.json's decoder fails, the text ends with what came before.
   void push(std::size_t sequence, std::int32_t id);
   /// A sequence has all its ids. Where it has `failed` before its first one there is nothing to write of it.
   void end(std::size_t sequence, bool failed = false);
@@ -40,7 +41,12 @@ class LiveText {
     bool has_text = false;
     bool is_ended = false;
     bool has_failed = false;
+    bool is_cut = false;  // the decoder has failed
   };
+
+  /// Adds what `decode` gives to the text, unless the decoder has failed or fails now.
+  template <typename Decode>
+  static void add_text(Sequence& text, const Decode& decode);
 
   /// Writes what is there of the sequence whose turn it is, and of the next ones if it has ended.
   void write_waiting();

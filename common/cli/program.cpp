@@ -39,6 +39,15 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
+/// The text of one token, or its name where tokenizer.json's decoder fails at it.
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
+  try {
+    return tokenizer.decode({&id, 1}, /*skip_special=*/false);
+  } catch (const RunError&) {
+    return fmt::format("token {}", id);
+  }
+}
+
 /// What of a text is not as its writer may think.
 void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
   if (encoding.bytes_left_out > 0)
@@ -47,7 +56,7 @@ void add_notes(Program& program, const Encoding& encoding, const std::string& na
   if (encoding.doubled)
     program.notes.push_back(
         fmt::format("{} begins with {} and the tokenizer adds another one; --no-special-tokens adds none",
-                    name, program.tokenizer->decode({&*encoding.doubled, 1}, /*skip_special=*/false)));
+                    name, text_of_token(*program.tokenizer, *encoding.doubled)));
 }
 
 /// @throws InputError with `name` in front, for a text that cannot be encoded.
@@ -179,13 +188,9 @@ Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSe
   if (!file)
     throw InputError(fmt::format("--trace cannot write \"{}\": {}; give a file that can be written", name,
                                  std::strerror(errno)));
-  TracingManager::TextOfToken text_of_token;
-  if (program.tokenizer) {
-    text_of_token = [&](std::int32_t id) {
-      return program.tokenizer->decode({&id, 1}, /*skip_special=*/false);
-    };
-  }
-  TracingManager manager(traced, file, name_of(program.step), program.model_name, text_of_token);
+  TracingManager::TextOfToken text;
+  if (program.tokenizer) text = [&](std::int32_t id) { return text_of_token(*program.tokenizer, id); };
+  TracingManager manager(traced, file, name_of(program.step), program.model_name, text);
   settings.on_end = [&, on_end = std::move(settings.on_end)](std::size_t request, const std::string& reason) {
     manager.finishing(static_cast<std::int32_t>(request), reason);
     if (on_end) on_end(request, reason);
@@ -225,6 +230,21 @@ Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
   return run_with_trace(program, *cache.manager, store, settings);
 }
 
+/// The text of the output. Where tokenizer.json's decoder fails, it is what came before, and the sequence has
+/// ended with an error.
+void add_text(SequenceReport& sequence, const Tokenizer& tokenizer) {
+  std::span<const std::int32_t> ids = sequence.output_ids;
+  if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
+  StreamDecoder decoder(tokenizer);
+  try {
+    for (const std::int32_t id : ids) sequence.text += decoder.push(id);
+    sequence.text += decoder.finish();
+  } catch (const RunError& error) {
+    sequence.finish_reason = "error";
+    if (sequence.error.empty()) sequence.error = error.what();
+  }
+}
+
 /// What a run does not know of itself: what it ran on, and the texts.
 void complete(Report& report, const Program& program) {
   report.step = name_of(program.step);
@@ -233,11 +253,7 @@ void complete(Report& report, const Program& program) {
   report.dtype = name_of(program.dtype);
   report.threads = program.threads->threads();
   if (!program.tokenizer) return;
-  for (SequenceReport& sequence : report.sequences) {
-    std::span<const std::int32_t> ids = sequence.output_ids;
-    if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
-    sequence.text = program.tokenizer->decode(ids);
-  }
+  for (SequenceReport& sequence : report.sequences) add_text(sequence, *program.tokenizer);
 }
 
 /// "prompt 2", or "prompt 2, sample 1" where prompts have several.
@@ -356,11 +372,11 @@ Report run_and_print(Program& program, const Cache& cache) {
   const Options& options = program.options;
   const bool is_live = !options.json && program.tokenizer && isatty(STDOUT_FILENO) == 1;
   Report report = run_on_terminal(program, cache, is_live);
+  complete(report, program);
   const std::string failure = failure_of(report, options.samples);
   const bool all_failed = std::ranges::all_of(
       report.sequences, [](const SequenceReport& sequence) { return !sequence.error.empty(); });
   if (all_failed) throw RunError(failure);
-  complete(report, program);
   fmt::print("{}", options.json ? to_json(report) : to_text(report, is_live));
   if (!failure.empty()) throw RunError(failure);
   return report;

@@ -2,8 +2,10 @@
 /// See engine.h. Read `run_pass` first.
 #include "common/engine/engine.h"
 
+#include <exception>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "common/base/error.h"
@@ -38,6 +40,22 @@ std::vector<Sample*> open_samples(std::deque<Sample>& samples) {
   return open;
 }
 
+/// In words for the client. Never empty: that would say that the engine has failed.
+std::string why(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  return *error.what() == '\0' ? "unknown" : error.what();
+}
+
+/// Ends a request that has not begun.
+void tell_error(const OnGenerationEvent& on_event, std::int64_t samples, const GenerationSummary& summary,
+                const std::string& error) {
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    GenerationEvent event{.sample = sample, .finish_reason = "error", .error = error};
+    if (sample + 1 == samples) event.summary = summary;
+    on_event(event);
+  }
+}
+
 }  // namespace
 
 Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tokenizer* tokenizer,
@@ -50,14 +68,12 @@ Engine::Engine(Transformer& model, KvManager& manager, KvStore& store, const Tok
       scheduler_(manager, settings) {}
 
 Engine::Sample::Sample(std::int32_t id, Generation& generation, std::int64_t number,
-                       const Tokenizer* tokenizer)
-    : ScheduledSequence{.id = id, .token_ids = generation.asked.prompt_ids, .salt = generation.asked.salt},
+                       const TokenIds& prompt_ids)
+    : ScheduledSequence{.id = id, .token_ids = prompt_ids, .salt = generation.asked.salt},
       generation(generation),
       number(number),
       sampler(sampling_of(generation.asked, number)),
-      stops(generation.asked.stop) {
-  if (tokenizer != nullptr) decoder.emplace(*tokenizer);
-}
+      stops(generation.asked.stop) {}
 
 // Requests come and go
 
@@ -87,20 +103,34 @@ void Engine::pin(std::span<const std::int32_t> token_ids) {
   pin_prefix(model_, manager_, store_, token_ids, kPinnedSequence);
 }
 
+/// A request that waits has one copy of its prompt, its stop strings and its salt, however many samples it
+/// has.
 void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
                  Clock::time_point submitted) {
-  Generation& generation = generations_[id];
-  generation.id = id;
-  generation.asked = std::move(request);
+  const std::int64_t samples = request.samples;
+  GenerationSummary summary{.prompt_tokens = std::ssize(request.prompt_ids)};
+  if (has_failed_) return tell_error(on_event, samples, summary, "");
+  try {
+    Generation& generation = generations_[id];
+    generation.id = id;
+    generation.asked = std::move(request);
+    generation.submitted = submitted;
+    generation.summary = summary;
+    generation.open = samples;
+    const TokenIds prompt_ids(std::move(generation.asked.prompt_ids));
+    for (std::int64_t number = 0; number < samples; ++number)
+      generation.samples.emplace_back(fresh_sequence(), generation, number, prompt_ids);
+  } catch (const std::exception& error) {
+    generations_.erase(id);
+    ++totals_.requests;
+    summary.queue_ms = ms_between(submitted, Clock::now());
+    return tell_error(on_event, samples, summary, why(error));
+  }
+  Generation& generation = generations_.at(id);
   generation.on_event = std::move(on_event);
-  generation.submitted = submitted;
-  generation.summary.prompt_tokens = std::ssize(generation.asked.prompt_ids);
-  generation.open = generation.asked.samples;
-  for (std::int64_t number = 0; number < generation.asked.samples; ++number)
-    generation.samples.emplace_back(fresh_sequence(), generation, number, tokenizer_);
   if (manager_.can_fork()) {
     // The others fork from the first when its prompt is computed.
-    generation.samples.front().forks = generation.asked.samples - 1;
+    generation.samples.front().forks = samples - 1;
     scheduler_.add(generation.samples.front());
   } else {
     for (Sample& sample : generation.samples) scheduler_.add(sample);
@@ -110,7 +140,7 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
 void Engine::cancel(GenerationId id) {
   const auto found = generations_.find(id);
   if (found == generations_.end()) return;
-  for (Sample* sample : open_samples(found->second.samples)) end(*sample, "cancelled");
+  end_all(open_samples(found->second.samples), "cancelled");
 }
 
 void Engine::cancel_all() {
@@ -118,6 +148,7 @@ void Engine::cancel_all() {
 }
 
 void Engine::fail() {
+  has_failed_ = true;
   for (auto& [id, generation] : generations_) {
     for (Sample& sample : generation.samples) {
       if (sample.ended) continue;
@@ -158,6 +189,10 @@ bool Engine::run_pass(const std::function<void()>& on_planned) {
   for (const NextPass::Turn& turn : pass.turns) {
     if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
   }
+  // The next pass is planned without those for whose token there is no memory.
+  for (Generation* generation : failed_) {
+    for (Sample* sample : open_samples(generation->samples)) scheduler_.remove(*sample);
+  }
   scheduler_.prepare();
   const std::vector<Picked> picked = model_.pick(picks_);  // waits for the pass
   const Clock::time_point computed = Clock::now();
@@ -173,7 +208,7 @@ void Engine::end_stuck(Sample& sample) {
   for (Sample& other : sample.generation.samples) {
     if (&other == &sample || sample.forks > 0) samples.push_back(&other);
   }
-  for (Sample* each : samples) end(*each, "capacity");
+  end_all(samples, "capacity");
 }
 
 /// Those whose first pass this was.
@@ -209,10 +244,12 @@ void Engine::want_tokens(Sample& sample, std::int64_t row) {
 void Engine::expect_token(Sample& sample, std::int64_t row) {
   takers_.push_back(&sample);
   picks_.push_back({row, &sample.sampler});
-  const GenerationRequest& asked = sample.generation.asked;
-  if (asked.max_tokens > 0) sample.token_ids.push_back(kUnknownToken);
-  const bool is_last = !finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
-                                      asked.max_tokens, /*ignore_eos=*/true)
+  Generation& generation = sample.generation;
+  const std::int64_t max_tokens = generation.asked.max_tokens;
+  if (max_tokens > 0 && !attempt(generation, [&sample] { sample.token_ids.push_back(kUnknownToken); }))
+    return;
+  const bool is_last = !finish_reason(model_.config(), sample.token_ids, generation.summary.prompt_tokens,
+                                      max_tokens, /*ignore_eos=*/true)
                             .empty();
   if (is_last) scheduler_.remove(sample);
 }
@@ -220,44 +257,35 @@ void Engine::expect_token(Sample& sample, std::int64_t row) {
 /// A request with a row that gave no id ends, and no other: its client gets one answer, so its other samples
 /// end with it.
 void Engine::take_tokens(std::span<const Picked> picked) {
-  std::vector<Generation*> failed;
   for (std::size_t n = 0; n < picked.size(); ++n) {
+    if (picked[n].ok()) continue;
     Generation& generation = takers_[n]->generation;
-    if (picked[n].ok() || !generation.error.empty()) continue;
-    generation.error = message_of(picked[n]);
-    failed.push_back(&generation);
+    generation.damaged = true;
+    note_failed(generation, message_of(picked[n]));
   }
   for (std::size_t n = 0; n < picked.size(); ++n) {
     if (takers_[n]->generation.error.empty()) take_token(*takers_[n], picked[n].id);
   }
-  for (Generation* generation : failed) end_with_error(*generation);
-}
-
-/// Some of its samples may have given their memory back already, and the next pass may be planned with it:
-/// the scheduler drops that plan.
-void Engine::end_with_error(Generation& generation) {
-  const std::vector<Sample*> samples = open_samples(generation.samples);
-  for (Sample* sample : samples) scheduler_.discard(*sample, generation.summary.cached_tokens);
-  for (Sample* sample : samples) end(*sample, "error", {.error = generation.error});
+  end_failed();
 }
 
 void Engine::take_token(Sample& sample, std::int32_t id) {
   Generation& generation = sample.generation;
   const GenerationRequest& asked = generation.asked;
   if (asked.max_tokens == 0) return end(sample, "length");
+  sample.token_ids.replace_back(id);
+  GenerationEvent event{.sample = sample.number, .id = id};
+  std::string reason = finish_reason(model_.config(), sample.token_ids, generation.summary.prompt_tokens,
+                                     asked.max_tokens, asked.ignore_eos);
+  // The id of the end has no text.
+  if (reason != "stop" && !attempt(generation, [&] { event.text = text_of(sample, id); })) return;
+  if (sample.stops.stopped()) reason = "stop";
   if (!generation.began) {
     generation.began = Clock::now();
     generation.summary.prefill_ms = ms_between(*generation.admitted, *generation.began);
   }
-  sample.token_ids.back() = id;
   ++generation.summary.generated_tokens;
   ++totals_.generated_tokens;
-  GenerationEvent event{.sample = sample.number, .id = id};
-  std::string reason = finish_reason(model_.config(), sample.token_ids, std::ssize(asked.prompt_ids),
-                                     asked.max_tokens, asked.ignore_eos);
-  // The id of the end has no text.
-  if (sample.decoder && reason != "stop") event.text = sample.stops.push(sample.decoder->push(id));
-  if (sample.stops.stopped()) reason = "stop";
   if (reason.empty()) {
     generation.on_event(event);
   } else {
@@ -265,18 +293,49 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
   }
 }
 
+/// Text that is certain with a further id.
+std::string Engine::text_of(Sample& sample, std::int32_t id) {
+  if (tokenizer_ == nullptr) return {};
+  if (!sample.decoder) sample.decoder.emplace(*tokenizer_);
+  return sample.stops.push(sample.decoder->push(id));
+}
+
+/// What an output that ends still holds back.
+std::string Engine::rest_of_text(Sample& sample) {
+  if (tokenizer_ == nullptr) return {};
+  if (!sample.decoder) sample.decoder.emplace(*tokenizer_);
+  std::string text = sample.stops.push(sample.decoder->finish());
+  return text += sample.stops.finish();
+}
+
+// The end of a sample
+
+/// The samples of one request end. If one cannot, the request ends with "error".
+void Engine::end_all(std::span<Sample* const> samples, const std::string& reason) {
+  for (Sample* sample : samples) {
+    if (failed_.empty()) end(*sample, reason);
+  }
+  end_failed();
+}
+
 /// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
+/// Where the rest of its text cannot be decoded, its request is to end with "error" instead.
 void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
+  Generation& generation = sample.generation;
+  event.sample = sample.number;
+  if (!attempt(generation, [&] { event.text += rest_of_text(sample); })) {
+    if (event.id) generation.on_event(event);
+    return;
+  }
+  event.finish_reason = sample.stops.stopped() && reason != "cancelled" ? "stop" : reason;
+  tell_end(sample, std::move(event));
+}
+
+/// The last event of a sample; with the last of its samples the request is gone.
+void Engine::tell_end(Sample& sample, GenerationEvent event) {
   Generation& generation = sample.generation;
   scheduler_.remove(sample);
   sample.ended = true;
-  event.sample = sample.number;
-  event.finish_reason = reason;
-  if (sample.decoder) {
-    event.text += sample.stops.push(sample.decoder->finish());
-    if (sample.stops.stopped() && reason != "cancelled" && reason != "error") event.finish_reason = "stop";
-    event.text += sample.stops.finish();
-  }
   if (--generation.open == 0) {
     const Clock::time_point now = Clock::now();
     if (generation.began) {
@@ -291,6 +350,49 @@ void Engine::end(Sample& sample, const std::string& reason, GenerationEvent even
   }
   generation.on_event(event);
   if (generation.open == 0) generations_.erase(generation.id);
+}
+
+// Requests that fail
+
+/// Does a part of the work that is one request's alone: its ids, its text. If that fails, the request is to
+/// end with "error". What all requests share, the scheduler, the manager and the model, fails as the engine.
+/// @return whether it was done
+template <typename Work>
+bool Engine::attempt(Generation& generation, const Work& work) {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    note_failed(generation, why(error));
+    return false;
+  }
+}
+
+/// The first error counts.
+void Engine::note_failed(Generation& generation, std::string error) {
+  if (!generation.error.empty()) return;
+  generation.error = std::move(error);
+  failed_.push_back(&generation);
+}
+
+/// Some samples may have given their memory back already, and the next pass may be planned with it: where
+/// that must not be found, the scheduler drops that plan.
+void Engine::end_failed() {
+  for (Generation* generation : std::exchange(failed_, {})) {
+    const std::vector<Sample*> samples = open_samples(generation->samples);
+    for (Sample* sample : samples) {
+      if (generation->damaged) scheduler_.discard(*sample, generation->summary.cached_tokens);
+    }
+    for (Sample* sample : samples) {
+      GenerationEvent event{.sample = sample->number, .finish_reason = "error", .error = generation->error};
+      try {
+        event.text = rest_of_text(*sample);
+      } catch (const std::exception&) {
+        event.text = sample->stops.finish();
+      }
+      tell_end(*sample, std::move(event));
+    }
+  }
 }
 
 }  // namespace kvcache

@@ -62,7 +62,8 @@ struct GenerationEvent {
   /// The sample has ended: "stop", "length", "capacity" (as in the report), "cancelled", or "error". Empty:
   /// it goes on.
   std::string finish_reason = {};
-  /// With "error", what is wrong with this request's logits. Empty: the engine has failed.
+  /// With "error", why this request has failed: its logits are not finite, its text cannot be decoded, or
+  /// there is no memory for it. Empty: the engine has failed.
   std::string error = {};
   std::optional<GenerationSummary> summary = {};  ///< with the last event of the request
 };
@@ -104,7 +105,8 @@ class Engine {
   /// @throws RunError if the pool is too small, or the prefix gives logits that are not finite.
   void pin(std::span<const std::int32_t> token_ids);
 
-  /// A request that passes `check` waits from now on.
+  /// A request that passes `check` waits from now on. Where there is no memory for it, or the engine has
+  /// failed, it ends with "error" at once.
   /// @param id         that no request has
   /// @param submitted  since when it waits
   void add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
@@ -113,11 +115,12 @@ class Engine {
   void cancel(GenerationId id);
   /// Ends all that are there.
   void cancel_all();
-  /// Tells all that are there that the engine has failed. No other call may follow.
+  /// Tells all that are there that the engine has failed. From then on only `add` and `cancel` may be called.
   void fail();
 
   /// Computes one pass. A request with logits that are not finite ends with "error", all samples of it, and
-  /// what it had stored cannot be found by others.
+  /// what it had stored cannot be found by others. So does a request whose text cannot be decoded, or for
+  /// whose own ids or text there is no memory; what it had stored stays findable.
   /// @param on_planned  called before it is computed: who is admitted by it runs already
   /// @return false if there was nothing to compute: no request is there
   /// @throws RunError when the device fails.
@@ -131,23 +134,24 @@ class Engine {
   struct Generation;
   /// One output.
   struct Sample : ScheduledSequence {
-    Sample(std::int32_t id, Generation& generation, std::int64_t number, const Tokenizer* tokenizer);
+    Sample(std::int32_t id, Generation& generation, std::int64_t number, const TokenIds& prompt_ids);
 
     Generation& generation;
     std::int64_t number;
     Sampler sampler;
-    std::optional<StreamDecoder> decoder;  // none without a tokenizer
+    std::optional<StreamDecoder> decoder;  // from the first text on
     StopStrings stops;
     bool ended = false;
   };
   /// A request on its way.
   struct Generation {
     GenerationId id = 0;
-    GenerationRequest asked;
+    GenerationRequest asked;  // without its prompt_ids: the samples have them
     OnGenerationEvent on_event;
     std::deque<Sample> samples;  // the scheduler points to them: growing moves no element
     std::int64_t open = 0;       // samples that have not ended
-    std::string error;           // what is wrong with its logits; empty: nothing
+    std::string error;           // why it has failed; empty: it has not
+    bool damaged = false;        // its logits are not finite
     GenerationSummary summary;
     Clock::time_point submitted;
     std::optional<Clock::time_point> admitted, began;  // began: the first token
@@ -159,8 +163,15 @@ class Engine {
   void expect_token(Sample& sample, std::int64_t row);
   void take_tokens(std::span<const Picked> picked);
   void take_token(Sample& sample, std::int32_t id);
-  void end_with_error(Generation& generation);
+  std::string text_of(Sample& sample, std::int32_t id);
+  std::string rest_of_text(Sample& sample);
+  void end_all(std::span<Sample* const> samples, const std::string& reason);
   void end(Sample& sample, const std::string& reason, GenerationEvent event = {});
+  void tell_end(Sample& sample, GenerationEvent event);
+  template <typename Work>
+  bool attempt(Generation& generation, const Work& work);
+  void note_failed(Generation& generation, std::string error);
+  void end_failed();
   std::int32_t fresh_sequence();
 
   Transformer& model_;
@@ -173,6 +184,8 @@ class Engine {
   std::unordered_map<GenerationId, Generation> generations_;
   std::int32_t last_sequence_ = 0;
   EngineTotals totals_;
+  bool has_failed_ = false;
+  std::vector<Generation*> failed_;  // requests that are to end with "error", each once
   // Of the pass: whose logits are looked at, in which row.
   std::vector<Sample*> takers_;
   std::vector<Pick> picks_;  // [takers]

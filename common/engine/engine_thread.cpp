@@ -35,13 +35,14 @@ void EngineThread::work() {
   std::unique_lock lock(mutex_);
   closed_ = true;
   if (failure) status_.failure = failure->empty() ? "unknown" : *failure;
-  // What was submitted meanwhile is told how it ended, too.
-  if (failure)
-    std::erase_if(orders_, [](const Order& order) { return std::holds_alternative<Cancellation>(order); });
-  carry_out_orders(lock);
   lock.unlock();
-  failure ? engine_.fail() : engine_.cancel_all();
+  if (failure) engine_.fail();
   lock.lock();
+  carry_out_orders(lock);  // what was submitted meanwhile is told how it ended, too
+  lock.unlock();
+  engine_.cancel_all();  // harmless for one that has failed: nobody is there
+  lock.lock();
+  ordered_requests_ = 0;
   if (!failure) update_status();
   idle_ = true;
   looked_.notify_all();
@@ -65,22 +66,31 @@ void EngineThread::serve() {
   }
 }
 
+/// Carries out the orders that are there; what is ordered meanwhile waits for the next pass. One that has not
+/// been carried out stays in the list: if the engine fails with the one before it, `work` finds it there.
 void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
-  std::deque<Order> orders = std::exchange(orders_, {});
-  lock.unlock();
-  for (Order& order : orders) {
-    if (auto* submission = std::get_if<Submission>(&order)) {
-      engine_.add(submission->id, std::move(submission->request), std::move(submission->on_event),
-                  submission->at);
-    } else if (const auto& id = std::get<Cancellation>(order).id) {
-      engine_.cancel(*id);
-    } else {
-      engine_.cancel_all();
-    }
+  for (std::size_t left = orders_.size(); left > 0; --left) {
+    Order order = std::move(orders_.front());
+    orders_.pop_front();
+    const bool is_submission = std::holds_alternative<Submission>(order);
+    lock.unlock();
+    carry_out(std::move(order));
+    lock.lock();
+    ordered_requests_ -= is_submission ? 1 : 0;
+    count_sequences();
   }
-  lock.lock();
-  for (const Order& order : orders) ordered_requests_ -= std::holds_alternative<Submission>(order) ? 1 : 0;
   count_sequences();
+}
+
+void EngineThread::carry_out(Order order) {
+  if (auto* submission = std::get_if<Submission>(&order)) {
+    engine_.add(submission->id, std::move(submission->request), std::move(submission->on_event),
+                submission->at);
+  } else if (const auto& id = std::get<Cancellation>(order).id) {
+    engine_.cancel(*id);
+  } else {
+    engine_.cancel_all();
+  }
 }
 
 /// It costs nothing, so it is done more often than the rest.

@@ -107,6 +107,7 @@ class EngineThread {
   void work();
   void serve();
   void carry_out_orders(std::unique_lock<std::mutex>& lock);
+  void carry_out(Order order);
   void count_sequences();
   void update_status();
   void enqueue(Order order);

@@ -20,7 +20,7 @@ struct SequenceReport {
   std::vector<std::int32_t> output_ids;   ///< with the end-of-sequence id that ended it, if one did
   std::string text;                       ///< the output alone, without that id; "" without a tokenizer
   std::string finish_reason;              ///< "length", "stop", "capacity" or "error"
-  std::string error;                      ///< what was wrong with its logits; empty: nothing
+  std::string error;                      ///< what was wrong with its logits or its text; empty: nothing
   std::int64_t cached_tokens = 0;         ///< prompt tokens not computed at first admission
   std::vector<std::int32_t> block_table;  ///< as the sequence ended; empty in steps 1 and 2
   double ttft_ms = 0;                     ///< from the run's turn to this sequence until its first token

@@ -33,9 +33,10 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/engine/token_ids.h"
 #include "common/kv/kv_manager.h"
 
 namespace kvcache {
@@ -48,9 +49,10 @@ inline constexpr std::int32_t kUnknownToken = -1;
 struct ScheduledSequence {
   std::int32_t id = 0;  ///< that the manager knows it by
   /// Prompt, then output; not empty. The last may be kUnknownToken until `next`.
-  std::vector<std::int32_t> token_ids;
+  TokenIds token_ids;
   std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
-  std::string salt = {};   ///< it shares blocks with those of equal salt (Work::salt)
+  /// It shares blocks with those of equal salt (Work::salt). The owner keeps the text.
+  std::string_view salt = {};
 
   // The scheduler's:
   std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left

@@ -3,10 +3,9 @@
 /// stop string is held back until it cannot.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace kvcache {
 
@@ -15,8 +14,9 @@ namespace kvcache {
 /// changes nothing.
 class StopStrings {
  public:
-  /// @param stops  not empty ones, valid UTF-8, as the text is: then nothing is ever cut within a character
-  explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  /// @param stops  not empty ones, valid UTF-8, as the text is: then nothing is ever cut within a character.
+  ///               They must outlive this
+  explicit StopStrings(std::span<const std::string> stops) : stops_(stops) {}
 
   /// Takes more of the output. Returns what is certain now; nothing after a stop string.
   std::string push(std::string_view text);
@@ -26,7 +26,7 @@ class StopStrings {
   bool stopped() const { return stopped_; }
 
  private:
-  std::vector<std::string> stops_;
+  std::span<const std::string> stops_;
   std::string held_;  // the longest end of the output that a stop string begins with
   bool stopped_ = false;
 };

@@ -15,10 +15,11 @@ constexpr std::size_t most_growth = 32, growth_of_any_text = 1 << 16;
 
 }  // namespace
 
-TextBudget::TextBudget(std::size_t text_bytes, std::stop_token stop)
+TextBudget::TextBudget(std::size_t text_bytes, std::stop_token stop, std::string_view remedy)
     : steps_left_(steps_for_any_text + steps_for_each_byte * text_bytes),
       largest_size_(growth_of_any_text + most_growth * text_bytes),
-      stop_(std::move(stop)) {}
+      stop_(std::move(stop)),
+      remedy_(remedy) {}
 
 bool TextBudget::spend(std::size_t steps) noexcept {
   steps_left_ -= std::min(steps, steps_left_);
@@ -27,16 +28,14 @@ bool TextBudget::spend(std::size_t steps) noexcept {
 
 void TextBudget::refuse(std::string_view spender) const {
   if (stop_.stop_requested()) throw StoppedByRequest();
-  throw InputError(fmt::format("{} takes more than {} steps for each byte of the text; give another text",
-                               spender, steps_for_each_byte));
+  throw InputError(fmt::format("{} takes more than {} steps for each byte of the text; {}", spender,
+                               steps_for_each_byte, remedy_));
 }
 
 void TextBudget::allow_size(std::size_t size) const {
   if (size <= largest_size_) return;
-  throw InputError(
-      fmt::format("tokenizer.json makes the text longer than {} bytes, {} times what it was; give "
-                  "another text",
-                  largest_size_, most_growth));
+  throw InputError(fmt::format("tokenizer.json makes the text longer than {} bytes, {} times what it was; {}",
+                               largest_size_, most_growth, remedy_));
 }
 
 }  // namespace kvcache

@@ -23,7 +23,9 @@ class TextBudget {
  public:
   /// @param text_bytes  what the text has
   /// @param stop        ends the work, from any thread
-  explicit TextBudget(std::size_t text_bytes, std::stop_token stop = {});
+  /// @param remedy      what to do where the budget is spent, as messages say it; must outlive the budget
+  explicit TextBudget(std::size_t text_bytes, std::stop_token stop = {},
+                      std::string_view remedy = "give another text");
 
   /// Takes `steps` off the budget. A step is the work of looking at one byte.
   /// @return whether the work may go on; if not, `refuse` says why.
@@ -39,6 +41,7 @@ class TextBudget {
  private:
   std::size_t steps_left_, largest_size_;
   std::stop_token stop_;
+  std::string_view remedy_;
 };
 
 }  // namespace kvcache

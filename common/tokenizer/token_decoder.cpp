@@ -67,7 +67,7 @@ void refuse_growth(const std::vector<JsonNode>& components, const JsonNode& deco
 void TokenDecoder::Replace::push(const TextPiece& piece, Pieces& out) {
   const auto whole = complete(token, piece);
   if (!whole) return;
-  TextBudget budget(whole->size());
+  TextBudget budget(whole->size(), {}, "give another tokenizer.json");
   out.push_back({pattern->replace_all(*whole, content, budget), true});
 }
 void TokenDecoder::Replace::finish(Pieces&) {}

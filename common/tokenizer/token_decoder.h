@@ -32,8 +32,11 @@ class TokenDecoder {
   explicit TokenDecoder(const std::optional<JsonNode>& node);
 
   /// Text that is certain after `token`; the rest of it comes with a later call.
+  /// @throws InputError when a replacement takes much more work, or makes more text, than a real one does.
+  /// What it was to replace is lost.
   std::string push(std::string_view token);
   /// What is left at the end of the text.
+  /// @throws InputError as `push`
   std::string finish();
 
  private:

@@ -275,13 +275,21 @@ StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
 
 std::string StreamDecoder::push(std::int32_t id) {
   const std::string* text = tokenizer_->text_of(id, skip_special_);
-  return text == nullptr ? "" : decoder_->push(*text);
+  if (text == nullptr) return "";
+  try {
+    return decoder_->push(*text);
+  } catch (const InputError& error) {
+    throw RunError(fmt::format("tokenizer.json's decoder fails at token {}: {}", id, error.what()));
+  }
 }
 
 std::string StreamDecoder::finish() {
-  std::string rest = decoder_->finish();
-  *decoder_ = tokenizer_->decoder;
-  return rest;
+  TokenDecoder ending = std::exchange(*decoder_, tokenizer_->decoder);
+  try {
+    return ending.finish();
+  } catch (const InputError& error) {
+    throw RunError(fmt::format("tokenizer.json's decoder fails at the end of the text: {}", error.what()));
+  }
 }
 
 }  // namespace kvcache

@@ -56,6 +56,7 @@ class Tokenizer {
 
   /// The text of `ids`, without special tokens when `skip_special`. Bytes that form no character become
   /// U+FFFD. Ids that have no token (a padded vocabulary's tail) decode to nothing.
+  /// @throws RunError as StreamDecoder
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
   /// How many bytes of a text one token stands for, at most; so a text of more bytes than that many for each
@@ -85,8 +86,11 @@ class StreamDecoder {
   StreamDecoder& operator=(StreamDecoder&&) noexcept;  ///< as above
 
   /// Text that `id` completes; "" while a character is unfinished.
+  /// @throws RunError naming tokenizer.json's decoder and the token, when the decoder takes much more work
+  /// for it, or makes more text of it, than a real one does. The text may go on without that token.
   std::string push(std::int32_t id);
   /// What is left at the end: U+FFFD for an unfinished character, else "". The next id begins a new text.
+  /// @throws RunError as `push`
   std::string finish();
 
  private:

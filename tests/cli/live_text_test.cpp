@@ -43,6 +43,25 @@ TEST_F(ALiveText, OfOneSequenceComesWithEveryId) {
   EXPECT_EQ(written(), "\n\n");
 }
 
+TEST(LiveTextOfAFailingDecoder, EndsBeforeTheToken) {
+  const TemporaryFolder folder;
+  const nlohmann::json vocab = {{"d", 0}, {std::string(400, 'a'), 1}};
+  const nlohmann::json decoder = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(500, 'b')}};
+  write_file(
+      folder / "tokenizer.json",
+      nlohmann::json{{"model", {{"vocab", vocab}, {"merges", nlohmann::json::array()}}}, {"decoder", decoder}}
+          .dump());
+  const Tokenizer tokenizer(folder.path());
+  std::string written;
+  LiveText text(tokenizer, 2, {}, [&](std::string_view part) { written += part; });
+  for (const std::int32_t id : {0, 0, 1, 0}) text.push(0, id);
+  text.push(1, 0);
+  text.end(0);
+  text.end(1);
+  EXPECT_EQ(written, "[1]\ndd\n\n[2]\nd\n\n");
+}
+
 TEST_F(ALiveText, OfSeveralComesForTheFirstAndThenForThoseBehindIt) {
   LiveText text = live(3);
   text.push(0, ids_[0]);

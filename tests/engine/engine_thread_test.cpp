@@ -61,6 +61,21 @@ class FailingStore final : public KvStore {
   std::function<void()> before_failure_;
 };
 
+/// A manager that fails with a sequence that is cancelled, as one whose bookkeeping is broken.
+class FailingManager final : public KvManager {
+ public:
+  explicit FailingManager(KvManager& manager) : manager_(manager) {}
+  std::optional<PassPlan> plan(std::span<const Work> work) override { return manager_.plan(work); }
+  void commit(const PassPlan& plan) override { manager_.commit(plan); }
+  void abort(const PassPlan& plan) override { manager_.abort(plan); }
+  void free(std::int32_t) override { throw std::logic_error("a block is held twice"); }
+  std::int64_t capacity() const override { return manager_.capacity(); }
+  KvMemoryReport memory() const override { return manager_.memory(); }
+
+ private:
+  KvManager& manager_;
+};
+
 class AnEngineThread : public testing::Test {
  protected:
   static constexpr std::int64_t kMaxRequests = 4;
@@ -302,6 +317,37 @@ TEST_F(AnEngineThread, TouchesAFailedEngineForNoCancellationThatCameWithTheFailu
   EXPECT_EQ(cancelled.wait_for_end().reason(), "error");
   EXPECT_EQ(neighbour.wait_for_end().reason(), "error");
   EXPECT_TRUE(door_->wait_until_idle(kForEver));
+}
+
+TEST_F(AnEngineThread, TellsThoseWhoseOrdersWereNotCarriedOutThatTheEngineHasFailed) {
+  door_.reset();
+  FailingManager manager(*cache_.manager);
+  engine_ = std::make_unique<Engine>(*model_, manager, *store_, nullptr,
+                                     SchedulerSettings{.max_batch_tokens = 16, .max_sequences = 4});
+  door_ = std::make_unique<EngineThread>(*engine_, kMaxRequests);
+  Client cancelled;
+  const GenerationId id = hold(cancelled, 100);
+  std::vector<Client> clients(kMaxRequests - 1);
+  submit(clients[0], request(3, 4));
+  door_->cancel(id);  // here the engine fails, and two orders have not been carried out
+  GenerationRequest several = request(3, 4);
+  several.samples = 2;
+  submit(clients[1], several);
+  submit(clients[2], request(3, 4));
+  go_on_.count_down();
+  EXPECT_EQ(cancelled.wait_for_end().reason(), "error");
+  for (Client& client : clients) {
+    const Answer answer = client.wait_for_end();
+    for (const auto& [sample, output] : answer.samples) {
+      EXPECT_EQ(output.reason, "error");
+      EXPECT_EQ(output.error, "") << "the engine's fault";
+    }
+  }
+  EXPECT_EQ(clients[1].wait_for_end().samples.size(), 2U);
+  EXPECT_TRUE(door_->wait_until_idle(kForEver));
+  EXPECT_EQ(door_->status(kForEver).failure, "a block is held twice");
+  EXPECT_EQ(door_->requests(), 0);
+  door_.reset();
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ class Play {
     }
     if (prepares) scheduler.prepare();
     for (const std::int32_t id : got)
-      sequence(id).token_ids.back() = static_cast<std::int32_t>(100000 * (id + 1) + outputs_[id]);
+      sequence(id).token_ids.replace_back(static_cast<std::int32_t>(100000 * (id + 1) + outputs_[id]));
     scheduler.check_invariants();
     ++steps;
     return true;
@@ -516,12 +516,13 @@ TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
     play.add(held - 1, 4);
     play.step();
     play.step();
-    const Ids before = play.sequence(0).token_ids;
+    const TokenIds before = play.sequence(0).token_ids;
     ASSERT_EQ(play.sequence(0).stored, held);
     play.step();  // is preempted and admitted again at once
     EXPECT_EQ(play.scheduler.preemptions(), 1);
     EXPECT_EQ(play.rows, held + 1 - held / kBlockSize * kBlockSize) << "the full blocks were found";
-    EXPECT_EQ(Ids(play.sequence(0).token_ids.begin(), play.sequence(0).token_ids.end() - 1), before);
+    const TokenIds& after = play.sequence(0).token_ids;
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), after.begin(), after.end() - 1));
     play.run();
     EXPECT_EQ(play.outputs(0), 4);
   }

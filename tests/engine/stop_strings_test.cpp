@@ -59,7 +59,8 @@ TEST(StopStrings, AreFoundAcrossPieces) {
 }
 
 TEST(StopStrings, HoldBackWhatMayBecomeOneAndNoMore) {
-  StopStrings filter({"aab"});
+  const std::vector<std::string> stops{"aab"};
+  StopStrings filter(stops);
   EXPECT_EQ(filter.push("xa"), "x");
   EXPECT_EQ(filter.push("a"), "");
   EXPECT_EQ(filter.push("a"), "a") << "the last two letters may still become one";
@@ -80,7 +81,8 @@ TEST(StopStrings, NeverCutACharacter) {
 }
 
 TEST(StopStrings, SayNothingAfterAStop) {
-  StopStrings filter({"."});
+  const std::vector<std::string> stops{"."};
+  StopStrings filter(stops);
   EXPECT_EQ(filter.push("a.b"), "a");
   EXPECT_TRUE(filter.stopped());
   EXPECT_EQ(filter.push("c.d"), "");

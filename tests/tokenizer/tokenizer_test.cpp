@@ -1005,6 +1005,58 @@ TEST(Decoding, RefusesToLengthenATextAgainAndAgain) {
   EXPECT_EQ(refusal(file), message);
 }
 
+/// What a decoder says of ids that it fails at; "nothing": it gives their text.
+std::string failure(const Tokenizer& tokenizer, const Ids& ids) {
+  try {
+    return tokenizer.decode(ids), "nothing";
+  } catch (const RunError& error) {
+    return error.what();
+  }
+}
+
+TEST(Decoding, NamesTheDecoderAndTheTokenThatItFailsAt) {
+  const auto replace = [](const json& pattern) {
+    return json{{"type", "Replace"}, {"pattern", pattern}, {"content", std::string(500, 'b')}};
+  };
+  const std::string longer = "tokenizer.json makes the text longer than 78336 bytes, 32 times what it was; ";
+  const std::string slower =
+      "the tokenizer's regular expression \"(c+)+$\" takes more than 256 steps for each byte of the text; ";
+  const std::string remedy = "give another tokenizer.json", fails = "tokenizer.json's decoder fails at ";
+  json file = plain_tokenizer();
+  file["model"]["vocab"] = {{"d", 0}, {std::string(400, 'a'), 1}, {std::string(40, 'c') + "!", 2}};
+  file["decoder"] = replace({{"String", "a"}});
+  EXPECT_EQ(failure(tokenizer_of(file), {0, 2}), "nothing");
+  EXPECT_EQ(failure(tokenizer_of(file), {0, 1, 0}), fails + "token 1: " + longer + remedy);
+  file["decoder"] = replace({{"Regex", "(c+)+$"}});
+  EXPECT_EQ(failure(tokenizer_of(file), {0, 1}), "nothing");
+  EXPECT_EQ(failure(tokenizer_of(file), {0, 2, 0}), fails + "token 2: " + slower + remedy);
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, replace({{"String", "a"}})}}};
+  const Tokenizer fusing = tokenizer_of(file);
+  EXPECT_EQ(failure(fusing, {1, 0}), fails +
+                                         "the end of the text: tokenizer.json makes the text longer than " +
+                                         "78368 bytes, 32 times what it was; " + remedy);
+  EXPECT_EQ(failure(fusing, {0}), "nothing");
+}
+
+TEST(StreamDecoder, GoesOnAfterATokenThatItsDecoderFailsAt) {
+  json file = plain_tokenizer();
+  file["model"]["vocab"] = {{"d", 0}, {std::string(400, 'a'), 1}};
+  const json replace = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(500, 'b')}};
+  file["decoder"] = replace;
+  const Tokenizer tokenizer = tokenizer_of(file);
+  StreamDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.push(0), "d");
+  EXPECT_THROW(decoder.push(1), RunError);
+  EXPECT_EQ(decoder.push(0) + decoder.finish(), "d");
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, replace}}};
+  const Tokenizer fusing = tokenizer_of(file);
+  StreamDecoder of_a_whole(fusing);
+  of_a_whole.push(1);
+  EXPECT_THROW(of_a_whole.finish(), RunError);
+  EXPECT_EQ(of_a_whole.push(0) + of_a_whole.finish(), "d") << "the next id begins a new text";
+}
+
 TEST(StreamDecoder, NeverCutsACharacter) {
   const std::string text = "👩‍👩‍👧‍👦日";
   for (const char* name : {"llama-gqa", "qwen3-tied"}) {
