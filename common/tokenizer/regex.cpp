@@ -15,9 +15,10 @@
 namespace kvcache {
 namespace {
 
-/// What \w matches, as the inside of a class. Of the numbers that are not digits Oniguruma counts those of
-/// Latin-1: superscripts and fractions.
-constexpr std::string_view word_character = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
+/// What \w matches in a class, as the inside of one.
+constexpr std::string_view word_in_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+/// What \w matches elsewhere: Oniguruma adds the superscripts and fractions of Latin-1, in no class.
+constexpr std::string_view word_alone = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE])";
 
 bool is_hex_digit(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -74,7 +75,7 @@ class RubyToPcre2 {
       case 'S':
         return replace(2, R"(\P{White_Space})");
       case 'w':  // PCRE2's own \w leaves marks out
-        return replace(2, in_class_ ? std::string(word_character) : fmt::format("[{}]", word_character));
+        return replace(2, in_class_ ? word_in_class : word_alone);
       case 'v':  // a vertical tab in Ruby, any line break in PCRE2
         return replace(2, R"(\x0B)");
       case 'p':
