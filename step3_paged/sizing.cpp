@@ -63,14 +63,19 @@ void check_holds_a_block(const Program& program, const PagedShape& shape, const 
   const Options& options = program.options;
   // One block must fit; then no product of sizes can overflow.
   if (shape.block_size > memory.bytes / shape.bytes_per_token) {
-    throw InputError(fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes",
-                                 shape.block_size, shape.bytes_per_token, memory.name, memory.bytes));
+    throw InputError(
+        fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes; "
+                    "ask for at most {}",
+                    shape.block_size, shape.bytes_per_token, memory.name, memory.bytes,
+                    memory.bytes / shape.bytes_per_token));
   }
   if (options.kv_memory_auto && !program.gpu)
     throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
   if (options.kv_memory_bytes && *options.kv_memory_bytes < shape.block_bytes()) {
-    throw InputError(fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes",
-                                 *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
+    throw InputError(
+        fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes; give at "
+                    "least these, or a smaller --block-size",
+                    *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
   }
 }
 

@@ -32,7 +32,7 @@ void check_beside_prefix(const Program& program, const PagedShape& shape) {
     throw InputError(
         fmt::format("prompt {} needs {} blocks beside the {} of the system prompt, and the pool has {}; "
                     "raise --num-blocks or --kv-memory",
-                    n + 1, own, pinned, shape.blocks));
+                    static_cast<std::int64_t>(n) / program.options.samples + 1, own, pinned, shape.blocks));
   }
 }
 

@@ -4,6 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <ios>
+#include <iterator>
 #include <system_error>
 
 #include "common/base/error.h"
@@ -31,6 +36,26 @@ void require_regular_file(const std::filesystem::path& path) {
   }
   if (!fs::exists(status)) throw InputError(fmt::format("{}: {}", path.string(), error.message()));
   if (!fs::is_regular_file(status)) throw InputError(fmt::format("{}: not a regular file", path.string()));
+}
+
+std::string read_whole_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) throw InputError(fmt::format("{}: this is a folder", path.string()));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw InputError(fmt::format("{}: {}", path.string(), std::strerror(errno)));
+  try {
+    return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure&) {
+    throw InputError(fmt::format("{}: cannot be read to its end", path.string()));
+  }
+}
+
+void refuse_lfs_pointer(const std::filesystem::path& path, std::string_view beginning) {
+  // https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+  if (!beginning.starts_with("version https://git-lfs.github.com/spec/")) return;
+  throw InputError(
+      fmt::format("{}: this is a Git LFS pointer, not the file itself; fetch the file with: git lfs pull",
+                  path.string()));
 }
 
 }  // namespace kvcache

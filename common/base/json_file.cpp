@@ -166,6 +166,7 @@ json read_json_file(const std::filesystem::path& path, std::uintmax_t max_bytes)
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (static_cast<std::uintmax_t>(file.gcount()) != bytes)
     throw InputError(fmt::format("{}: cannot be read to its end", path.string()));
+  refuse_lfs_pointer(path, text);
   return parse_json(text, path.string());
 }
 

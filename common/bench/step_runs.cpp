@@ -5,12 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/input_file.h"
+#include "common/base/json_file.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -25,13 +26,30 @@ double ms_per(const std::string& unit) {
   return found->second;
 }
 
-/// @throws InputError or Json::exception if it is not one
+/// @throws InputError if `object` has no such field, or one of another type than `Value`
+template <typename Value>
+Value field(const Json& object, const std::string& name) {
+  const auto found = object.find(name);
+  if (found == object.end()) throw InputError(name + " is missing");
+  try {
+    return found->get<Value>();
+  } catch (const Json::exception&) {
+    throw InputError(fmt::format("{} is {}, which is of another type", name, shown(nlohmann::json(*found))));
+  }
+}
+template <typename Value>
+Value field_or(const Json& object, const std::string& name, Value absent) {
+  return object.contains(name) ? field<Value>(object, name) : absent;
+}
+
+/// @throws InputError if it is not one
 BenchmarkRun run_of(const Json& entry) {
-  const auto full_name = entry.at("run_name").get<std::string>();
+  const auto full_name = field<std::string>(entry, "run_name");
+  field<std::string>(entry, "name");  // rounds are put together by it
   BenchmarkRun run{full_name.substr(0, full_name.find("/iterations:")), 0, {}};
-  if (entry.value("error_occurred", false))
-    throw InputError(fmt::format("{} failed: {}", run.name, entry.value("error_message", "")));
-  run.ms = entry.at("real_time").get<double>() * ms_per(entry.at("time_unit").get<std::string>());
+  if (field_or(entry, "error_occurred", false))
+    throw InputError(fmt::format("{} failed: {}", run.name, field_or(entry, "error_message", std::string())));
+  run.ms = field<double>(entry, "real_time") * ms_per(field<std::string>(entry, "time_unit"));
   if (!(run.ms > 0)) throw InputError(fmt::format("{} took no time", run.name));
   for (const auto& [key, value] : entry.items()) {
     if (value.is_number()) run.counters[key] = value.get<double>();
@@ -40,9 +58,9 @@ BenchmarkRun run_of(const Json& entry) {
 }
 
 /// What ran, where, and on what, as far as the file says it.
-/// @throws Json::exception if it does not say what every step's benchmarks say
+/// @throws InputError if it does not say what every step's benchmarks say
 std::string settings_of(const Json& context) {
-  const auto text = [&](const char* key) { return context.at(key).get<std::string>(); };
+  const auto text = [&](const char* key) { return field<std::string>(context, key); };
   const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
   std::string settings = fmt::format("{}, {} {}, {}", text("model"), text("device"), text("dtype"), threads);
   for (const char* device : {"gpu", "processor"}) {
@@ -54,28 +72,28 @@ std::string settings_of(const Json& context) {
 /// When it ran, which state of the project it was, and how busy the machine was just before.
 std::string when_of(const Json& context) {
   std::vector<std::string> known;
-  if (context.contains("date")) known.push_back(context["date"].get<std::string>());
-  if (context.contains("commit")) known.push_back("commit " + context["commit"].get<std::string>());
-  const Json load = context.value("load_avg", Json::array());
-  if (!load.empty()) known.push_back(fmt::format("load {:.1f} at the start", load[0].get<double>()));
+  if (context.contains("date")) known.push_back(field<std::string>(context, "date"));
+  if (context.contains("commit")) known.push_back("commit " + field<std::string>(context, "commit"));
+  const auto load = field_or(context, "load_avg", std::vector<double>());
+  if (!load.empty()) known.push_back(fmt::format("load {:.1f} at the start", load[0]));
   return fmt::format("{}", fmt::join(known, ", "));
 }
 
-/// @throws InputError or Json::exception if it is not the output of a step's benchmarks
+/// @throws InputError if it is not the output of a step's benchmarks
 StepRuns step_runs_of(const Json& json) {
-  const Json& context = json.at("context");
-  StepRuns step{.step = context.at("step").get<std::string>(),
+  const auto context = field<Json>(json, "context");
+  StepRuns step{.step = field<std::string>(context, "step"),
                 .settings = settings_of(context),
                 .when = when_of(context),
-                .gather = context.value("attention", "paged") == "gather",
+                .gather = field_or(context, "attention", std::string("paged")) == "gather",
                 .notes = {},
                 .runs = {},
                 .json = {{"context", context}, {"benchmarks", Json::array()}}};
   for (const auto& [key, value] : context.items()) {
-    if (key.starts_with("note")) step.notes.push_back(value.get<std::string>());
+    if (key.starts_with("note")) step.notes.push_back(field<std::string>(context, key));
   }
-  for (const Json& entry : json.at("benchmarks")) {
-    if (entry.at("run_type") != "iteration") continue;
+  for (const Json& entry : field<std::vector<Json>>(json, "benchmarks")) {
+    if (field<std::string>(entry, "run_type") != "iteration") continue;
     step.runs.push_back(run_of(entry));
     step.json["benchmarks"].push_back(entry);
   }
@@ -92,9 +110,7 @@ std::set<std::string> names(const StepRuns& step) {
 }  // namespace
 
 StepRuns read_step_runs(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) throw InputError(fmt::format("cannot read {}", file.string()));
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  std::string text = read_whole_file(file);
   // Google Benchmark writes NaN, which no JSON has, for the variation of counters that are 0.
   const std::string nan = ": NaN";
   for (std::size_t at = 0; (at = text.find(nan, at)) != std::string::npos;)
@@ -105,8 +121,6 @@ StepRuns read_step_runs(const std::filesystem::path& file) {
     if (!json.is_discarded()) return step_runs_of(json);
   } catch (const InputError& error) {
     reason = error.what();
-  } catch (const Json::exception&) {
-    reason = "a field is missing or of another type";
   }
   throw InputError(
       fmt::format("{} is not the --benchmark_out of a step's benchmarks: {}", file.string(), reason));

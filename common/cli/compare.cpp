@@ -2,11 +2,17 @@
 /// See compare.h.
 #include "common/cli/compare.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/input_file.h"
+#include "common/base/json_file.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -51,26 +57,132 @@ std::string agreement(const json& first, const json& report, const char* field) 
   return present ? "same" : "not asked for";
 }
 
-void check(const json& first, const json& report) {
-  if (!report.is_object() || report.value("schema", 0) != 1) {
-    throw InputError("a report is not of schema 1; compare the --json output of this project's steps");
+/// What a field of a report holds.
+struct FieldSpec {
+  json::json_pointer place;
+  std::string_view kind;
+  bool (*is_kind)(const json& value);
+  bool may_be_absent = false;
+};
+
+bool is_text(const json& value) {
+  return value.is_string();
+}
+bool is_number(const json& value) {
+  return value.is_number();
+}
+bool is_number_or_null(const json& value) {
+  return value.is_number() || value.is_null();
+}
+bool is_bytes(const json& value) {
+  return value.is_number_unsigned() &&
+         value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+}
+/// Small enough that the sum over any list of sequences fits 64 bits.
+bool is_count(const json& value) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 40U;
+  return value.is_number_unsigned() && value.get<std::uint64_t>() <= most;
+}
+bool is_list(const json& value) {
+  return value.is_array();
+}
+
+/// The fields that the table reads, without those of a sequence.
+std::vector<FieldSpec> report_fields() {
+  constexpr const char* count = "a whole number";
+  constexpr const char* measured = "a number or null";
+  return {{json::json_pointer("/step"), "a string", is_text},
+          {json::json_pointer("/sequences"), "a list", is_list},
+          {json::json_pointer("/timing/ms_per_token"), measured, is_number_or_null},
+          {json::json_pointer("/timing/decode_tokens_per_s"), measured, is_number_or_null},
+          {json::json_pointer("/kv_rows/computed"), count, is_count},
+          {json::json_pointer("/kv_rows/recomputed"), count, is_count},
+          {json::json_pointer("/kv_memory/reserved_bytes"), count, is_bytes},
+          {json::json_pointer("/kv_memory/used_bytes"), count, is_bytes},
+          {json::json_pointer("/kv_memory/waste_percent"), "a number", is_number}};
+}
+
+std::vector<FieldSpec> sequence_fields() {
+  return {{json::json_pointer("/text"), "a string", is_text},
+          {json::json_pointer("/prompt_ids"), "a list", is_list},
+          {json::json_pointer("/output_ids"), "a list", is_list, /*may_be_absent=*/true},
+          {json::json_pointer("/logits"), "a list", is_list, /*may_be_absent=*/true},
+          {json::json_pointer("/cached_tokens"), "a whole number", is_count},
+          {json::json_pointer("/ttft_ms"), "a number or null", is_number_or_null}};
+}
+
+/// "/kv_rows/computed" as "kv_rows.computed", after the place of its object.
+std::string name_of(const std::string& prefix, const json::json_pointer& place) {
+  std::string name = place.to_string().substr(1);
+  std::ranges::replace(name, '/', '.');
+  return prefix + name;
+}
+
+/// @throws InputError naming the first field of `object` that is missing or of another kind.
+void check_fields(const std::string& file, const std::string& prefix, const json& object,
+                  const std::vector<FieldSpec>& fields) {
+  const auto refuse = [&](const FieldSpec& field, const std::string& fault) {
+    throw InputError(fmt::format("{}: {} {}; give the --json output of this project's steps, unchanged", file,
+                                 name_of(prefix, field.place), fault));
+  };
+  for (const FieldSpec& field : fields) {
+    if (!object.contains(field.place)) {
+      if (!field.may_be_absent) refuse(field, "is missing");
+      continue;
+    }
+    const json& value = object.at(field.place);
+    if (!field.is_kind(value)) refuse(field, fmt::format("is {}, not {}", shown(value), field.kind));
   }
-  if (report["sequences"].size() != first["sequences"].size()) {
-    throw InputError("the reports have different numbers of sequences; run every step on the same prompts");
+}
+
+/// @throws InputError for a file that is no report, or misses what the table reads.
+void check_alone(const ReportFile& report) {
+  const json& content = report.content;
+  if (!content.is_object() || !content.contains("schema") || content.at("schema") != 1) {
+    throw InputError(fmt::format(
+        "{}: schema is not 1; give the --json output of this project's steps, unchanged", report.name));
   }
-  for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
-    if (report["sequences"][s]["prompt_ids"] != first["sequences"][s]["prompt_ids"]) {
-      throw InputError(fmt::format(
-          "sequence {} has different prompts in the reports; run every step on the same ones", s + 1));
+  check_fields(report.name, "", content, report_fields());
+  const json& sequences = content.at("sequences");
+  for (std::size_t s = 0; s < sequences.size(); ++s)
+    check_fields(report.name, fmt::format("sequences[{}].", s), sequences[s], sequence_fields());
+}
+
+/// @throws InputError unless both have the same prompts.
+void check_alike(const ReportFile& first, const ReportFile& report) {
+  const json &theirs = first.content.at("sequences"), &mine = report.content.at("sequences");
+  if (mine.size() != theirs.size()) {
+    throw InputError(fmt::format("{} has {} sequences and {} has {}; run every step on the same prompts",
+                                 report.name, mine.size(), first.name, theirs.size()));
+  }
+  for (std::size_t s = 0; s < theirs.size(); ++s) {
+    if (mine[s].at("prompt_ids") != theirs[s].at("prompt_ids")) {
+      throw InputError(
+          fmt::format("sequences[{}].prompt_ids of {} and {} differ; run every step on the same prompts", s,
+                      report.name, first.name));
     }
   }
 }
 
 }  // namespace
 
-std::string compare_reports(std::span<const nlohmann::json> reports) {
-  const json& first = reports.front();
-  for (const json& report : reports) check(first, report);  // the first too: it may be no report at all
+std::vector<ReportFile> read_reports(std::span<const char* const> names) {
+  std::vector<ReportFile> reports;
+  for (const char* name : names) {
+    json content = json::parse(read_whole_file(name), nullptr, /*allow_exceptions=*/false);
+    if (content.is_discarded()) {
+      throw InputError(
+          fmt::format("{} is not JSON; give the --json output of this project's steps, unchanged", name));
+    }
+    reports.push_back({name, std::move(content)});
+  }
+  return reports;
+}
+
+std::string compare_reports(std::span<const ReportFile> files) {
+  for (const ReportFile& file : files) check_alone(file);
+  for (const ReportFile& file : files) check_alike(files.front(), file);
+  const json& first = files.front().content;
 
   std::string out;
   for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
@@ -101,12 +213,12 @@ std::string compare_reports(std::span<const nlohmann::json> reports) {
           {"logits, every bit", [&](const json& r) { return agreement(first, r, "logits"); }},
       });
   out += std::string(kLabelWidth, ' ');
-  for (const json& report : reports)
-    out += fmt::format("{:>{}}", report["step"].get<std::string>(), kColumnWidth);
+  for (const ReportFile& file : files)
+    out += fmt::format("{:>{}}", file.content["step"].get<std::string>(), kColumnWidth);
   out += "\n";
   for (const Row& row : rows) {
     out += fmt::format("{:<{}}", row.label, kLabelWidth);
-    for (const json& report : reports) out += fmt::format("{:>{}}", row.cell(report), kColumnWidth);
+    for (const ReportFile& file : files) out += fmt::format("{:>{}}", row.cell(file.content), kColumnWidth);
     out += "\n";
   }
   return out;

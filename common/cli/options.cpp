@@ -16,6 +16,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <string_view>
@@ -77,7 +78,12 @@ std::int64_t whole_number(const Given& given, std::int64_t least, std::int64_t m
 double real_number(const Given& given, double most, const std::string& expectation) {
   double number;
   const char* const end = given.value.data() + given.value.size();
-  const auto [stop, error] = std::from_chars(given.value.data(), end, number);
+  auto [stop, error] = std::from_chars(given.value.data(), end, number);
+  if (error == std::errc::result_out_of_range) {
+    // Too close to zero it is rounded, as in a request's JSON; too large it becomes infinite.
+    number = std::strtod(given.value.c_str(), nullptr);
+    error = std::errc();
+  }
   if (error == std::errc() && stop == end && number >= 0 && number <= most) return number;
   throw given.must_be(expectation);
 }

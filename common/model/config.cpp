@@ -92,6 +92,16 @@ class Fields {
     if (!value->is_number() || !(value->get<double>() > 0.0)) refuse(name, "it must be a number above 0");
     return value->get<double>();
   }
+  /// A number of RoPE. Real ones lie between 1 and 1e9 or so; beyond these bounds no float32 holds the
+  /// angles.
+  double rope_number(std::string_view name) const {
+    const double number = positive(name);
+    if (number < 1e-6 || number > 1e30) refuse(name, "it must be a number from 1e-6 to 1e30");
+    return number;
+  }
+  double rope_number_or(std::string_view name, double absent) const {
+    return find(name) == nullptr ? absent : rope_number(name);
+  }
   double positive_or(std::string_view name, double absent) const {
     return find(name) == nullptr ? absent : positive(name);
   }
@@ -324,10 +334,10 @@ void shorten_context_to_window(std::int64_t window, ModelConfig& config) {
 /// two `original_max_position_embeddings` counts, so two that differ are refused.
 void read_llama3_bands(const Fields& outer, const Fields& inner, std::int64_t max_positions,
                        RopeConfig& rope) {
-  rope.factor = inner.positive("factor");
-  rope.low_freq_factor = inner.positive("low_freq_factor");
-  rope.high_freq_factor = inner.positive("high_freq_factor");
-  if (rope.high_freq_factor <= rope.low_freq_factor)
+  rope.factor = inner.rope_number("factor");
+  rope.low_freq_factor = inner.rope_number("low_freq_factor");
+  rope.high_freq_factor = inner.rope_number("high_freq_factor");
+  if (static_cast<float>(rope.high_freq_factor) <= static_cast<float>(rope.low_freq_factor))
     inner.refuse("high_freq_factor",
                  fmt::format("it must be above low_freq_factor, {}", rope.low_freq_factor));
 
@@ -355,21 +365,21 @@ std::string rope_type(const Fields& inner) {
 /// (transformers 5, `rope_theta` inside). As there, a filled `rope_scaling` wins, and a theta inside wins.
 RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
   RopeConfig rope;
-  rope.theta = fields.positive_or("rope_theta", 10000.0);
+  rope.theta = fields.rope_number_or("rope_theta", 10000.0);
 
   const json* scaling = fields.find("rope_scaling");
   const bool scaled = scaling != nullptr && *scaling != json::object();
   const std::string_view name = scaled ? "rope_scaling" : "rope_parameters";
   if (fields.find(name) == nullptr) return rope;
   const Fields inner = fields.nested(name);
-  rope.theta = inner.positive_or("rope_theta", rope.theta);
+  rope.theta = inner.rope_number_or("rope_theta", rope.theta);
 
   std::set<std::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor",
                                       "original_max_position_embeddings"};
   const std::string type = rope_type(inner);
   if (type == "linear") {
     rope.type = RopeConfig::Type::linear;
-    rope.factor = inner.positive("factor");
+    rope.factor = inner.rope_number("factor");
     known.insert("factor");
   } else if (type == "llama3") {
     rope.type = RopeConfig::Type::llama3;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/input_file.h"
 #include "common/base/json_file.h"
 #include "common/base/mapped_file.h"
 
@@ -176,6 +177,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   const Complaint complaint(path);
   const MappedFile mapping =
       map_file(path, length_bytes, "a safetensors file, which starts with 8 bytes of header length");
+  refuse_lfs_pointer(path, {reinterpret_cast<const char*>(mapping.bytes.get()), mapping.size});
   const std::string_view text = header_text(mapping, complaint);
   const json header = parse_json(text, complaint.where() + ": header");
 

@@ -34,6 +34,24 @@ constexpr std::string_view kLastChunk = "0\r\n", kEmptyLine = "\r\n";
 template <int Name>
 using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
 
+/// Bytes of the header and the trailers, which Boost.Beast puts into one list of fields. Spaces around the
+/// values are not counted.
+std::size_t bytes_of_fields(const HttpMessage& message) {
+  std::size_t bytes = message.method_string().size() + message.target().size();
+  for (const auto& field : message)
+    bytes += field.name_string().size() + field.value().size() + 4;  // a colon, a space, \r\n
+  return bytes;
+}
+
+/// Whether a body in chunks is at its last chunk, after which the trailers come. The end of the line of the
+/// chunk before may not be parsed yet.
+bool is_at_last_chunk(std::string_view unparsed) {
+  if (unparsed.starts_with("\r\n")) unparsed.remove_prefix(2);
+  const std::size_t after = unparsed.find_first_not_of('0');
+  const bool has_whole_line = unparsed.find("\r\n") != std::string_view::npos;
+  return after > 0 && has_whole_line && (unparsed[after] == '\r' || unparsed[after] == ';');
+}
+
 std::string reason_of(unsigned status) {
   const auto reason = http::obsolete_reason(http::int_to_status(status));
   return {reason.data(), reason.size()};
@@ -186,6 +204,12 @@ void HttpConnection::parse() {
     parser_->body_limit(owner_.limits().body_bytes);
     continue_sent_ = false;
   }
+  if (!parser_->is_header_done()) {
+    // The parser takes the header as a whole. Its own limit is for the request line and again for the fields.
+    const std::size_t end = unparsed_.find("\r\n\r\n");
+    const std::size_t bytes = end == std::string::npos ? unparsed_.size() : end + 4;
+    if (bytes > owner_.limits().header_bytes) return refuse_long_header();
+  }
   while (!unparsed_.empty() && !parser_->is_done()) {
     const bool is_in_chunks = parser_->is_header_done() && parser_->chunked();
     const bool may_be_the_end = is_in_chunks && unparsed_.starts_with(kLastChunk);
@@ -196,9 +220,14 @@ void HttpConnection::parse() {
     if (error && error != http::error::need_more) return refuse_parse_error(error);
     if (error || taken == 0) break;  // asked again before there is more, it may fail that assertion, too
   }
-  if (parser_->is_done()) return dispatch();
-  if (unparsed_.size() > owner_.limits().header_bytes)
+  if (parser_->is_done()) {
+    if (bytes_of_fields(parser_->get()) > owner_.limits().header_bytes) return refuse_long_header();
+    return dispatch();
+  }
+  if (unparsed_.size() > owner_.limits().header_bytes) {
+    if (is_at_last_chunk(unparsed_)) return refuse_long_header();
     return refuse(error_answer(400, "a chunk of the body begins with too long a line"));
+  }
   if (parser_->is_header_done()) send_continue();
 }
 
@@ -227,10 +256,15 @@ void HttpConnection::dispatch() {
   exchange_->answer(error_answer(400, fault));
 }
 
+void HttpConnection::refuse_long_header() {
+  refuse(
+      error_answer(431, fmt::format("the {} longer than {} bytes",
+                                    parser_->is_header_done() ? "header and the trailers are" : "header is",
+                                    owner_.limits().header_bytes)));
+}
+
 void HttpConnection::refuse_parse_error(const error_code& error) {
-  if (error == http::error::header_limit)
-    return refuse(
-        error_answer(431, fmt::format("the header is longer than {} bytes", owner_.limits().header_bytes)));
+  if (error == http::error::header_limit) return refuse_long_header();
   if (error == http::error::body_limit)
     return refuse(
         error_answer(413, fmt::format("the body is longer than {} bytes", owner_.limits().body_bytes)));

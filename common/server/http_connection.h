@@ -81,6 +81,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void send_continue();
   void dispatch();
   void refuse(const HttpAnswer& answer);
+  void refuse_long_header();
   void refuse_parse_error(const boost::system::error_code& error);
 
   void write_head(unsigned status, const HttpAnswer& answer, std::string_view framing);

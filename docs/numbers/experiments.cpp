@@ -89,9 +89,9 @@ std::string output_of(const std::filesystem::path& program, const std::vector<st
 }
 
 StepFigures figures(const nlohmann::json& report) {
-  const nlohmann::json& memory = report["kv_memory"];
-  return {memory["bytes_per_token"], memory["reserved_bytes"], memory["used_bytes"],
-          report["kv_rows"]["computed"], report["counters"]["prefix_hits"]};
+  const nlohmann::json& memory = report.at("kv_memory");
+  return {memory.at("bytes_per_token"), memory.at("reserved_bytes"), memory.at("used_bytes"),
+          report.at("kv_rows").at("computed"), report.at("counters").at("prefix_hits")};
 }
 
 /// The options that all steps get.

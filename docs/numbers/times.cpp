@@ -35,8 +35,8 @@ double run_once(const std::string& step, std::vector<std::string> arguments, con
                 const std::string& value, int& threads) {
   arguments.insert(arguments.end(), {option, value});
   const nlohmann::json report = report_of_step(step, std::move(arguments));
-  threads = report["threads"];
-  return turns_of(report["timing"]["decode_pass_ms"]).median;
+  threads = report.at("threads");
+  return turns_of(report.at("timing").at("decode_pass_ms")).median;
 }
 
 DecodeTimes time_load(const std::string& device, std::int64_t sequences, std::int64_t context, int& threads) {

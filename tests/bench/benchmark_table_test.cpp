@@ -293,11 +293,11 @@ TEST_F(BenchmarkTable, DamagedFilesAreRefusedInOneLineAndNothingIsKept) {
   std::vector<std::pair<std::string, std::string>> damaged;  // the file, what is said of it
   damaged.emplace_back(whole.dump().substr(0, 300), "not whole JSON");
   damaged.emplace_back("", "not whole JSON");
-  damaged.emplace_back("[1, 2]", "missing or of another type");
+  damaged.emplace_back("[1, 2]", "context is missing");
   damaged.emplace_back(round_of("step1_no_cache", std::vector<Json>{}).dump(), "no benchmark has run");
   Json changed = whole;
   changed["benchmarks"][0]["real_time"] = "fast";
-  damaged.emplace_back(changed.dump(), "missing or of another type");
+  damaged.emplace_back(changed.dump(), "real_time is \"fast\"");
   changed["benchmarks"][0]["real_time"] = 0;
   damaged.emplace_back(changed.dump(), "a:1 took no time");
   changed = whole;
@@ -305,10 +305,16 @@ TEST_F(BenchmarkTable, DamagedFilesAreRefusedInOneLineAndNothingIsKept) {
   damaged.emplace_back(changed.dump(), "days");
   changed = whole;
   changed["benchmarks"][0].erase("run_name");
-  damaged.emplace_back(changed.dump(), "missing or of another type");
+  damaged.emplace_back(changed.dump(), "run_name is missing");
+  changed = whole;
+  changed["benchmarks"][0].erase("name");  // which --keep alone reads
+  damaged.emplace_back(changed.dump(), "name is missing");
+  changed = whole;
+  changed["context"]["load_avg"] = "high";
+  damaged.emplace_back(changed.dump(), "load_avg is \"high\"");
   changed = whole;
   changed["context"].erase("step");
-  damaged.emplace_back(changed.dump(), "missing or of another type");
+  damaged.emplace_back(changed.dump(), "step is missing");
   changed = whole;
   changed["benchmarks"][0]["error_occurred"] = true;
   changed["benchmarks"][0]["error_message"] = "out of memory";
@@ -319,7 +325,9 @@ TEST_F(BenchmarkTable, DamagedFilesAreRefusedInOneLineAndNothingIsKept) {
                    {bad, reason});
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "bench"));
-  expect_refusal("compare_benchmarks", {(folder_ / "absent.json").string()}, 2, {"absent.json"});
+  expect_refusal("compare_benchmarks", {(folder_ / "absent.json").string()}, 2,
+                 {"absent.json", "No such file"});
+  expect_refusal("compare_benchmarks", {"/"}, 2, {"/: this is a folder"});
   expect_refusal("compare_benchmarks", {}, 2, {"compare_benchmarks [--keep FOLDER] FILE.json"});
   expect_refusal("compare_benchmarks", {"--keep", "somewhere"}, 2, {"compare_benchmarks [--keep FOLDER]"});
 }

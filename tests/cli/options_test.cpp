@@ -276,6 +276,9 @@ TEST(Options, TakeTemperaturesThatAreFiniteAndNotNegative) {
   EXPECT_EQ(parse({"--temperature", "1e-3"}).sampling.temperature, 1e-3);
   EXPECT_EQ(parse({"--temperature", "1e30"}).sampling.temperature, 1e30);
   EXPECT_EQ(parse({"--temperature", "0"}).sampling.temperature, 0);
+  EXPECT_EQ(parse({"--temperature", "1e-400"}).sampling.temperature, 0);  // as the server reads it
+  EXPECT_EQ(parse({"--temperature", "5e-324"}).sampling.temperature, 5e-324);
+  EXPECT_EQ(refusal({"--temperature=-1e-3"}), "--temperature must be a finite number >= 0, not \"-1e-3\"");
   for (const std::string value : {"nan", "inf", "-1", "1e400", "abc", "", "+1", " 1", "1 ", "0x1p3", "1,5"}) {
     EXPECT_EQ(refusal({"--temperature=" + value}),
               "--temperature must be a finite number >= 0, not \"" + value + "\"");
@@ -292,7 +295,8 @@ TEST(Options, TakeTopKFromZero) {
 TEST(Options, TakeTopPFromZeroToOne) {
   EXPECT_EQ(parse({"--top-p", "0"}).sampling.top_p, 0);
   EXPECT_EQ(parse({"--top-p", "1"}).sampling.top_p, 1);
-  for (const std::string value : {"1.0001", "-0.1", "nan", "90%"}) {
+  EXPECT_EQ(parse({"--top-p", "1e-400"}).sampling.top_p, 0);
+  for (const std::string value : {"1.0001", "1e400", "-0.1", "nan", "90%"}) {
     EXPECT_EQ(refusal({"--top-p", value}),
               "--top-p must be a number from 0 to 1; 1 is off, not \"" + value + "\"");
   }

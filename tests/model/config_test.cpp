@@ -265,6 +265,41 @@ TEST_F(Config, RefusesRopeFieldsThatAreMissingWrongOrUnknown) {
     EXPECT_THAT(error_of(with("rope_theta", theta)), AllOf(HasSubstr("rope_theta"), HasSubstr(theta.dump())));
 }
 
+TEST_F(Config, RefusesRopeNumbersWhoseAnglesFloatCannotHold) {
+  const auto refused = [](const std::string& field, const json& value) {
+    return HasSubstr(field + " is " + value.dump() + "; it must be a number from 1e-6 to 1e30");
+  };
+  for (const double wrong : {1e-300, 9e-7, 1.1e30, 1e300}) {
+    EXPECT_THAT(error_of(with("rope_theta", wrong)), refused("rope_theta", wrong));
+    json inside = without("rope_theta");
+    inside["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", wrong}};
+    EXPECT_THAT(error_of(inside), refused("rope_parameters.rope_theta", wrong));
+    EXPECT_THAT(error_of(with("rope_scaling", {{"type", "linear"}, {"factor", wrong}})),
+                refused("rope_scaling.factor", wrong));
+    for (const char* field : {"factor", "low_freq_factor", "high_freq_factor"}) {
+      json llama3 = {
+          {"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+      llama3[field] = wrong;
+      EXPECT_THAT(error_of(with("rope_scaling", llama3)),
+                  refused(std::string("rope_scaling.") + field, wrong));
+    }
+  }
+  EXPECT_EQ(read(with("rope_theta", 1e-6)).rope.theta, 1e-6);
+  EXPECT_EQ(read(with("rope_theta", 1e30)).rope.theta, 1e30);
+  // Two bands that are one in float32, whose width is divided by.
+  EXPECT_THAT(error_of(with("rope_scaling", {{"rope_type", "llama3"},
+                                             {"factor", 8.0},
+                                             {"low_freq_factor", 4.0},
+                                             {"high_freq_factor", 4.0 + 1e-9}})),
+              HasSubstr("high_freq_factor"));
+}
+
+TEST_F(Config, NamesAGitLfsPointer) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1234\n";
+  EXPECT_THAT(error_of_text(pointer),
+              AllOf(HasSubstr("config.json: this is a Git LFS pointer"), HasSubstr("git lfs pull")));
+}
+
 TEST_F(Config, TakesTheTrainedLengthFromWhereverItStands) {
   json config =
       with("rope_scaling",

@@ -103,6 +103,11 @@ TEST_F(Safetensors, RefusesFilesTooShortForAHeaderLength) {
   EXPECT_THAT(error_of("1234567"), HasSubstr("7 bytes are too few"));
 }
 
+TEST_F(Safetensors, NamesAGitLfsPointer) {
+  EXPECT_THAT(error_of("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1234\n"),
+              AllOf(HasSubstr("this is a Git LFS pointer"), HasSubstr("git lfs pull")));
+}
+
 TEST_F(Safetensors, RefusesHeaderLengthsThatTheFileCannotHold) {
   const std::string rest = R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}x)";
   EXPECT_THAT(error_of(with_length(rest.size() - 1, rest)), IsEmpty());

@@ -1505,6 +1505,18 @@ TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
       {"guidance_scale", {1, 1.0}, {1.5, 0}},
       {"num_return_sequences", {1}, {2, 0}},
       {"max_output_tokens", {}, {5}},
+      {"encoder_repetition_penalty", {1, 1.0}, {1.2, 0}},
+      {"penalty_alpha", {0, 0.0}, {0.6, "0"}},
+      {"exponential_decay_length_penalty", {}, {{5, 1.2}}},
+      {"custom_token_bans", {""}, {"5,6", none}},
+      {"suppress_tokens", {none}, {{5}}},
+      {"force_words_ids", {none}, {{{5}}}},
+      {"forced_bos_token_id", {}, {5}},
+      {"forced_eos_token_id", {}, {5}},
+      {"eos_token_id", {}, {5, none}},
+      {"allowed_tokens", {none}, {{5}}},
+      {"top_logprobs", {0}, {1, false}},
+      {"n_probs", {0}, {5}},
       {"user", {"me", ""}, {5, nothing, none, true}},
   };
   Json all_harmless = {{"prompt", kPrompt}, {"max_tokens", 1}};

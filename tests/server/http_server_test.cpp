@@ -573,6 +573,41 @@ TEST_F(AnHttpServer, RefusesALongHeader) {
       200);
 }
 
+TEST_F(AnHttpServer, CountsTheBytesOfAHeaderHoweverTheyCome) {
+  HttpLimits limits;
+  limits.header_bytes = 1000;
+  start(limits);
+  const std::string head = "GET /echo HTTP/1.1\r\nHost: localhost\r\nX: ";
+  const auto of_bytes = [&](std::size_t bytes) { return head + std::string(bytes - head.size(), 'x'); };
+  EXPECT_EQ(answer_to(of_bytes(996) + "\r\n\r\n").status, 200);
+  // More than one read takes, sent at once.
+  for (const std::size_t bytes : {std::size_t{997}, std::size_t{5000}, std::size_t{24'041}}) {
+    const HttpResponse answer = answer_to(of_bytes(bytes) + "\r\n\r\n");
+    EXPECT_EQ(answer.status, 431) << bytes;
+    EXPECT_NE(answer.body.find("the header is longer than 1000 bytes"), std::string::npos) << answer.body;
+  }
+}
+
+TEST_F(AnHttpServer, CountsTrailersAsTheHeaderTheyBelongTo) {
+  HttpLimits limits;
+  limits.header_bytes = 1000;
+  start(limits);
+  const auto with_trailers = [&](std::size_t bytes, const std::string& last_chunk) {
+    return answer_to(
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n" +
+        last_chunk + "\r\nX: " + std::string(bytes, 'x') + "\r\nY: y\r\n\r\n");
+  };
+  for (const char* last_chunk : {"0", "00", "0;a=b"}) {
+    EXPECT_EQ(with_trailers(800, last_chunk).status, 200) << last_chunk;
+    for (const std::size_t bytes : {std::size_t{980}, std::size_t{2000}, std::size_t{30'000}}) {
+      const HttpResponse answer = with_trailers(bytes, last_chunk);
+      EXPECT_EQ(answer.status, 431) << last_chunk << ", " << bytes;
+      EXPECT_NE(answer.body.find("the header and the trailers are longer than 1000 bytes"), std::string::npos)
+          << answer.body;
+    }
+  }
+}
+
 TEST_F(AnHttpServer, LeavesWhoNeverEndsARequest) {
   HttpLimits limits;
   limits.read = milliseconds(50);

@@ -265,7 +265,7 @@ TEST(Step3Program, ThePoolCanBeGivenAsBytes) {
 }
 
 TEST(Step3Program, APoolThatCannotBeIsRefusedInOneLineWithTheNumbers) {
-  expect_refusal({"--block-size", "4", "--kv-memory", "8191"}, 2, {"8191", "8192", "--kv-memory"});
+  expect_refusal({"--block-size", "4", "--kv-memory", "8191"}, 2, {"8191", "8192", "--kv-memory", "give at least these, or a smaller --block-size"});
   expect_refusal({"--kv-memory", "auto"}, 2, {"--kv-memory auto", "--device cuda"});
   expect_refusal({"--kv-memory", "900TiB"}, 2, {"memory"});
   expect_refusal({"--kv-memory", "9223372036854775807GiB"}, 2, {"--kv-memory"});
@@ -276,7 +276,7 @@ TEST(Step3Program, APoolThatCannotBeIsRefusedInOneLineWithTheNumbers) {
     expect_refusal({std::string("--block-size=") + wrong}, 2, {"--block-size"});
   }
   expect_refusal({"--num-blocks", "2147483647"}, 2, {"2147483647", "memory"});
-  expect_refusal({"--block-size", "2147483647"}, 2, {"2147483647", "memory"});
+  expect_refusal({"--block-size", "2147483647"}, 2, {"2147483647", "memory", "ask for at most "});
   expect_refusal({"--num-blocks", "4", "--kv-memory", "1MiB"}, 2, {"--num-blocks", "--kv-memory"});
   expect_refusal({"--attention", "flash"}, 2, {"--attention", "gather", "paged"});
   expect_refusal({"--debug-fill", "7"}, 2, {"--debug-fill", "nan", "huge"});

@@ -350,6 +350,13 @@ TEST(Step4Program, WhatCannotFitIsRefusedInOneLine) {
   expect_refusal({"--system-prompt", "Once upon a time there was a king", "--prompt", "a", "--block-size",
                   "1", "--num-blocks", "3"},
                  {"the system prompt", "3", "--num-blocks"});
+  // The second of two prompts, each with three sequences.
+  Arguments second = {
+      "--samples",    "3", "--ids",           "1,2",
+      "--num-blocks", "5", "--system-prompt", "Once upon a time there was a king who had a daughter"};
+  std::string nines = "9";
+  for (int n = 1; n < 70; ++n) nines += ",9";
+  expect_refusal(joined(second, {"--ids", nines}), {"prompt 2 needs 5 blocks"});
   expect_refusal({"--host-blocks", "2147483647", "--block-size", "64"}, {"2147483647", "host"});
   expect_refusal({"--samples", "0"}, {"--samples", "0"});
 }

@@ -1,8 +1,6 @@
 /// @file
 /// `compare_reports REPORT.json ...`: prints the steps' JSON reports side by side (compare.h).
-#include <fstream>
-#include <utility>
-#include <vector>
+#include <span>
 
 #include "common/base/error.h"
 #include "common/cli/compare.h"
@@ -14,14 +12,8 @@ int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {
     if (argc < 2) throw InputError("give the JSON reports to compare: compare_reports REPORT.json ...");
-    std::vector<nlohmann::json> reports;
-    for (int n = 1; n < argc; ++n) {
-      std::ifstream file(argv[n]);
-      nlohmann::json report = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-      if (report.is_discarded()) throw InputError(fmt::format("{} is not a JSON report", argv[n]));
-      reports.push_back(std::move(report));
-    }
-    fmt::print("{}", compare_reports(reports));
+    const std::span<const char* const> names(argv + 1, argv + argc);
+    fmt::print("{}", compare_reports(read_reports(names)));
     return 0;
   });
 }
