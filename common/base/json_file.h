@@ -21,8 +21,8 @@ namespace kvcache {
 
 /// Reads and parses a whole file of at most `max_bytes`; without it 100 MB, three times the largest
 /// tokenizer.json.
-/// @throws InputError naming the file: missing, not a regular file, unreadable, too large, a Git LFS pointer, or not
-/// JSON.
+/// @throws InputError naming the file: missing, not a regular file, unreadable, too large, a Git LFS pointer,
+/// or not JSON.
 [[nodiscard]] nlohmann::json read_json_file(const std::filesystem::path& path,
                                             std::uintmax_t max_bytes = 100'000'000);
 
