@@ -42,19 +42,21 @@ void CudaTieredKvStore::write(std::int64_t layer, const Matrix& k, const Matrix&
 }
 
 void CudaTieredKvStore::move_out(const BlockCopy& move) {
-  std::byte* slot = host(move.to);
-  copy_layers(slot, 2 * block_bytes(), k_block(0, move.from), layer_bytes(), moves_.get());
-  copy_layers(slot + block_bytes(), 2 * block_bytes(), v_block(0, move.from), layer_bytes(), moves_.get());
+  std::byte* host_block = host(move.to);
+  copy_layers(host_block, 2 * block_bytes(), k_block(0, move.from), layer_bytes(), moves_.get());
+  copy_layers(host_block + block_bytes(), 2 * block_bytes(), v_block(0, move.from), layer_bytes(),
+              moves_.get());
 }
 
 void CudaTieredKvStore::move_in(const BlockCopy& move) {
-  const std::byte* slot = host(move.from);
-  copy_layers(k_block(0, move.to), layer_bytes(), slot, 2 * block_bytes(), moves_.get());
-  copy_layers(v_block(0, move.to), layer_bytes(), slot + block_bytes(), 2 * block_bytes(), moves_.get());
+  const std::byte* host_block = host(move.from);
+  copy_layers(k_block(0, move.to), layer_bytes(), host_block, 2 * block_bytes(), moves_.get());
+  copy_layers(v_block(0, move.to), layer_bytes(), host_block + block_bytes(), 2 * block_bytes(),
+              moves_.get());
 }
 
 std::uint64_t CudaTieredKvStore::checksum_of_block(std::int32_t block) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(layers() * 2 * block_bytes()));  // as a host slot
+  std::vector<std::byte> bytes(static_cast<std::size_t>(layers() * 2 * block_bytes()));  // as a host block
   cuda::wait_for(moves_.get(), device().stream(), order_.get());
   copy_layers(bytes.data(), 2 * block_bytes(), k_block(0, block), layer_bytes(), moves_.get());
   copy_layers(bytes.data() + block_bytes(), 2 * block_bytes(), v_block(0, block), layer_bytes(),
@@ -63,9 +65,9 @@ std::uint64_t CudaTieredKvStore::checksum_of_block(std::int32_t block) {
   return XXH64(bytes.data(), bytes.size(), 0);
 }
 
-std::uint64_t CudaTieredKvStore::checksum_of_host_slot(std::int32_t slot) const {
+std::uint64_t CudaTieredKvStore::checksum_of_host_block(std::int32_t host_block) const {
   cuda::check(cudaStreamSynchronize(moves_.get()), "waiting for the GPU");
-  return XXH64(host(slot), static_cast<std::size_t>(layers() * 2 * block_bytes()), 0);
+  return XXH64(host(host_block), static_cast<std::size_t>(layers() * 2 * block_bytes()), 0);
 }
 
 }  // namespace kvcache

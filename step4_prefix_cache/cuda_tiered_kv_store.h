@@ -16,7 +16,7 @@ namespace kvcache {
 /// the pass's first write waits for the moves.
 class CudaTieredKvStore final : public CudaPagedKvStore {
  public:
-  /// @param host_blocks  slots of the host tier
+  /// @param host_blocks  blocks of the host tier
   /// @throws RunError when the GPU has not that much memory, or the host has not that much to lock.
   CudaTieredKvStore(const ModelConfig& config, const PagedShape& shape, std::int64_t host_blocks, DType dtype,
                     Settings settings, const cuda::Device& device);
@@ -30,16 +30,18 @@ class CudaTieredKvStore final : public CudaPagedKvStore {
   /// XXH64 of what a block of the pool holds: K and V of all layers, as TieredKvStore's. Waits for the GPU.
   /// For tests.
   std::uint64_t checksum_of_block(std::int32_t block);
-  /// The same of a slot of the host tier.
-  std::uint64_t checksum_of_host_slot(std::int32_t slot) const;
+  /// The same of a host block.
+  std::uint64_t checksum_of_host_block(std::int32_t host_block) const;
 
  private:
   void move_out(const BlockCopy& move);
   void move_in(const BlockCopy& move);
-  /// K of all layers of a host slot; V of each follows it.
-  std::byte* host(std::int32_t slot) const { return host_.data() + slot * layers() * 2 * block_bytes(); }
+  /// K of all layers of a host block; V of each follows it.
+  std::byte* host(std::int32_t host_block) const {
+    return host_.data() + host_block * layers() * 2 * block_bytes();
+  }
 
-  // [slots, layers, 2 (K, V), block_size, kv_heads, head_dim]: a block in one piece
+  // [host blocks, layers, 2 (K, V), block_size, kv_heads, head_dim]: a block in one piece
   cuda::PinnedBuffer<std::byte> host_;
   cuda::Stream moves_ = cuda::make_stream();
   cuda::Event order_ = cuda::make_event();

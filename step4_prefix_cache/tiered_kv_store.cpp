@@ -10,8 +10,9 @@
 namespace kvcache {
 
 TieredKvStore::TieredKvStore(const ModelConfig& config, const PagedShape& shape, std::int64_t host_blocks,
-                             DType dtype, Settings settings, ThreadPool& pool)
-    : PagedKvStore(config, shape, dtype, settings, pool), host_(host_blocks * layers() * 2 * block_bytes()) {}
+                             DType dtype, Settings settings, ThreadPool& threads)
+    : PagedKvStore(config, shape, dtype, settings, threads),
+      host_(host_blocks * layers() * 2 * block_bytes()) {}
 
 void TieredKvStore::begin(const PassPlan& plan) {
   const auto bytes = static_cast<std::size_t>(block_bytes());
@@ -41,8 +42,8 @@ std::uint64_t TieredKvStore::checksum_of_block(std::int32_t block) {
   return XXH64_digest(&state);
 }
 
-std::uint64_t TieredKvStore::checksum_of_host_slot(std::int32_t slot) const {
-  return XXH64(host(slot, 0), static_cast<std::size_t>(layers() * 2 * block_bytes()), 0);
+std::uint64_t TieredKvStore::checksum_of_host_block(std::int32_t host_block) const {
+  return XXH64(host(host_block, 0), static_cast<std::size_t>(layers() * 2 * block_bytes()), 0);
 }
 
 }  // namespace kvcache

@@ -97,7 +97,7 @@ class TieredTwins {
               MadeUpPasses& passes, const cuda::Device& device)
       : manager({sizes.blocks, sizes.block_size, 1}, {.host_blocks = sizes.host_blocks}),
         cpu(config, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
-            {AttentionPath::paged, fill}, pool_),
+            {AttentionPath::paged, fill}, threads_),
         gpu(config, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
             {AttentionPath::paged, fill}, device),
         config_(config),
@@ -140,15 +140,16 @@ class TieredTwins {
     }
     return sums;
   }
-  std::uint64_t checksum_of_host_slot(std::int32_t slot) {
-    EXPECT_EQ(gpu.checksum_of_host_slot(slot), cpu.checksum_of_host_slot(slot)) << "slot " << slot;
-    return gpu.checksum_of_host_slot(slot);
+  std::uint64_t checksum_of_host_block(std::int32_t host_block) {
+    EXPECT_EQ(gpu.checksum_of_host_block(host_block), cpu.checksum_of_host_block(host_block))
+        << "host block " << host_block;
+    return gpu.checksum_of_host_block(host_block);
   }
 
   PrefixCachingManager manager;
 
  private:
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
 
  public:
   TieredKvStore cpu;

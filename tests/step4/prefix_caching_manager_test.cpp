@@ -1026,7 +1026,7 @@ TEST(SharingMistake, SwapIndexesTheHostPoolByTheBlockIdOfThePool) {
   CacheInPlay cache(8, 4, {.host_blocks = 2});
   const Tokens p = unlike_ids(1, 8);
   cache.store(0, unlike_ids(9, 24));  // blocks 0 to 5
-  cache.store(1, p);                  // blocks 6 and 7, which are no slots of the host tier
+  cache.store(1, p);                  // blocks 6 and 7, which are no blocks of the host tier
   cache.free(1);
   const PassPlan out = cache.store(2, unlike_ids(2, 8));
   ASSERT_EQ(out.swaps_out.size(), 2U);
@@ -1087,7 +1087,7 @@ TEST(HostTierOfAManager, AFullHostTierFallsBackToComputing) {
   EXPECT_EQ(filler.swaps_out.size(), 2U);
   EXPECT_EQ(cache.manager.counters().evictions, 5);
   cache.free(1);
-  // The beginning of p was used last, so that is what the two slots keep.
+  // The beginning of p was used last, so that is what the two host blocks keep.
   const PassPlan plan = cache.store(0, p);
   EXPECT_EQ(plan.positions.front(), 8);
 }

@@ -1,4 +1,4 @@
-// Step 4's bookkeeping against a plain model of what should be true: blocks and host slots are keyed by the
+// Step 4's bookkeeping against a plain model of what should be true: blocks and host blocks are keyed by the
 // salt and the whole prefix that they hold, everything is a list that is searched. No hash, no identity, no
 // undo. Random operations drive both; after each one all that can be seen must be equal and the invariants
 // must hold.
@@ -58,7 +58,7 @@ class PlainModel {
 
     // All hits are taken before anything is allocated.
     std::map<std::int32_t, Found> found;
-    std::list<Tokens> coming_back;  // host slots that are read from
+    std::list<Tokens> coming_back;  // host blocks that are read from
     std::size_t s = 0;
     for (const auto& [id, tokens] : wanted) {
       if (!sequences_.contains(id)) {
@@ -346,7 +346,7 @@ class PlainModel {
     const auto moved = static_cast<std::int64_t>(entering.size());
     host_.splice(host_.end(), entering);
     for (std::size_t n = 0; n < coming_back.size(); ++n)
-      host_.emplace_front();  // empty slots are filled first
+      host_.emplace_front();  // empty host blocks are filled first
     return moved;
   }
 
@@ -356,7 +356,7 @@ class PlainModel {
   std::optional<std::int32_t> pinned_;
   std::list<std::int32_t> queue_;  // free blocks, the next to be taken first
   std::vector<Tokens> held_;  // [blocks] salt and prefix that end with what a findable block holds; or none
-  std::list<Tokens> host_;    // [host blocks] the same for its slots, the next to be given up first
+  std::list<Tokens> host_;    // [host blocks] the same for them, the next to be given up first
   std::set<std::int32_t> condemned_;  // blocks in use that are forgotten afterwards
   std::int32_t marks_ = 0;
   CountersReport counters_;

@@ -26,7 +26,7 @@ struct TieredSizes {
 ///
 /// - `plan(sequence, tokens)`, then `begin(plan)`, then `finish(plan)`, which writes and commits; `pass` does
 ///   all three.
-/// - `checksums(blocks)` and `checksum_of_host_slot(slot)`.
+/// - `checksums(blocks)` and `checksum_of_host_block(host_block)`.
 template <typename Fixture>
 class TieredStore : public Fixture {};
 TYPED_TEST_SUITE_P(TieredStore);
@@ -45,7 +45,7 @@ TYPED_TEST_P(TieredStore, BlocksGoToTheHostTierAndComeBackByteForByte) {
       const PassPlan out = cache.pass(1, second);
       ASSERT_EQ(out.swaps_out.size(), 3U);
       for (const BlockCopy& move : out.swaps_out) {
-        EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
+        EXPECT_EQ(cache.checksum_of_host_block(move.to), before[static_cast<std::size_t>(move.from)]);
         EXPECT_NE(cache.checksums({move.from})[0], before[static_cast<std::size_t>(move.from)])
             << "its place in the pool is used for something else";
       }
@@ -79,7 +79,7 @@ TYPED_TEST_P(TieredStore, ABlockMovesOutBeforeAnotherMovesIntoItsPlace) {
   cache.begin(exchange);
   EXPECT_EQ(cache.checksums({exchange.swaps_in[0].to})[0], of_p);
   for (const BlockCopy& move : exchange.swaps_out)
-    EXPECT_EQ(cache.checksum_of_host_slot(move.to), before[static_cast<std::size_t>(move.from)]);
+    EXPECT_EQ(cache.checksum_of_host_block(move.to), before[static_cast<std::size_t>(move.from)]);
   cache.finish(exchange);
 }
 

@@ -31,7 +31,7 @@ class FilledStore {
   FilledStore(const TieredSizes& sizes, DType dtype, DebugFill fill)
       : manager({sizes.blocks, sizes.block_size, 1}, {.host_blocks = sizes.host_blocks}),
         store_(config_, {sizes.blocks, sizes.block_size, 1}, sizes.host_blocks, dtype,
-               {AttentionPath::paged, fill}, pool_) {}
+               {AttentionPath::paged, fill}, threads_) {}
 
   PassPlan plan(std::int32_t sequence, const Tokens& tokens) {
     const Work work{sequence, tokens};
@@ -64,7 +64,9 @@ class FilledStore {
     for (const std::int32_t block : blocks) sums.push_back(store_.checksum_of_block(block));
     return sums;
   }
-  std::uint64_t checksum_of_host_slot(std::int32_t slot) { return store_.checksum_of_host_slot(slot); }
+  std::uint64_t checksum_of_host_block(std::int32_t host_block) {
+    return store_.checksum_of_host_block(host_block);
+  }
 
   PrefixCachingManager manager;
 
@@ -78,7 +80,7 @@ class FilledStore {
   }
 
   ModelConfig config_ = small_config();
-  ThreadPool pool_{1};
+  ThreadPool threads_{1};
   std::vector<float> v_;
   std::uint32_t random_seed_ = 0;
   TieredKvStore store_;
@@ -101,10 +103,10 @@ TEST(TieredKvStore, ForksOfAModelWhoseValuesDwarfItsKeysAnswerLikeSoloRuns) {
   }
   const TemporaryFolder folder;
   checkpoint.save(folder.path());
-  ThreadPool pool(2);
+  ThreadPool threads(2);
   const ModelConfig config = read_config(folder.path());
   Transformer model(config, load_weights(folder.path(), config, DType::f32),
-                    std::make_unique<CpuBackend>(DType::f32, pool));
+                    std::make_unique<CpuBackend>(DType::f32, threads));
 
   std::vector<Request> requests(3);
   for (std::size_t sample = 0; sample < requests.size(); ++sample) {
@@ -114,14 +116,14 @@ TEST(TieredKvStore, ForksOfAModelWhoseValuesDwarfItsKeysAnswerLikeSoloRuns) {
     requests[sample].sampling.seed = 40 + sample;
   }
   NoCacheManager solo_manager;
-  NoCacheStore solo_store(model.config(), DType::f32, pool);
+  NoCacheStore solo_store(model.config(), DType::f32, threads);
   const Report solo = run(model, solo_manager, solo_store, requests);
 
   requests[0].forks = 2;
   const PagedShape shape{24, kBlockSize, config.kv_bytes_per_token(4)};
   for (const AttentionPath path : {AttentionPath::paged, AttentionPath::gather}) {
     PrefixCachingManager manager(shape);
-    TieredKvStore store(model.config(), shape, 0, DType::f32, {path, DebugFill::nan}, pool);
+    TieredKvStore store(model.config(), shape, 0, DType::f32, {path, DebugFill::nan}, threads);
     const Report forked = run(model, manager, store, requests);
     for (std::size_t sample = 0; sample < requests.size(); ++sample)
       EXPECT_EQ(forked.sequences[sample].output_ids, solo.sequences[sample].output_ids) << sample;
