@@ -47,11 +47,12 @@ void FreeBlockQueue::remove(std::int32_t block) {
 void FreeBlockQueue::undo_remove(std::int32_t block) {
   if (!is_block(block) || contains(block)) refuse(block, "was not removed from the queue of free blocks");
   Links& links = links_[index(block)];
-  std::int32_t& next_of_previous = links_[index(links.previous)].next;
-  std::int32_t& previous_of_next = links_[index(links.next)].previous;
-  if (next_of_previous != links.next || previous_of_next != links.previous)
+  Links& before = links_[index(links.previous)];
+  Links& after = links_[index(links.next)];
+  // `remove` made the two neighbours each other's; the block's place is between them only if they still are.
+  if (before.next != links.next || after.previous != links.previous)
     refuse(block, "cannot go back to its place in the queue: another one stands there");
-  next_of_previous = previous_of_next = block;
+  before.next = after.previous = block;
   links.queued = true;
   ++size_;
 }

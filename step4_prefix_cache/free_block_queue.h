@@ -24,7 +24,7 @@ class FreeBlockQueue {
   /// Whether `block` is in the queue; false for what is no block.
   bool contains(std::int32_t block) const { return is_block(block) && links_[index(block)].queued; }
   /// The block that leaves next. @throws std::logic_error if the queue is empty.
-  std::int32_t front() const;
+  [[nodiscard]] std::int32_t front() const;
 
   /// `block` leaves after all others. @throws std::logic_error if it is queued already, or is no block.
   void push_back(std::int32_t block) { insert(block, links_[index(end_)].previous); }

@@ -29,7 +29,8 @@ std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
   for (auto block = pool.evicted().rbegin(); block != pool.evicted().rend(); ++block) {
     const BlockContent& content = pool.index().content(*block);
     if (!moved.insert(content.identity).second) continue;
-    // The host block that holds the same already, or the least recently stored one.
+    // If a host block holds the same already, the move goes there. But not if that one is set aside: then the
+    // plan brings it back, or stores something else in it.
     auto host_block = find(content.hash, content.parent, pool.index().token_ids(*block));
     if (!host_block || !set_aside(*host_block)) host_block = set_aside_oldest();
     if (!host_block) break;
@@ -45,30 +46,24 @@ void HostTier::put_back() {
   aside_.clear();
 }
 
-void HostTier::settle(std::span<const BlockCopy> swaps_out, std::span<const BlockCopy> swaps_in,
-                      SharedBlockPool& pool) {
-  // Store before erase: what goes out is read from the pool's index.
-  for (const BlockCopy& move : swaps_out)
-    store(move.to, pool.index().content(move.from), pool.index().token_ids(move.from));
-  // Erase before insert: what comes in may take the place of what was evicted.
-  pool.settle();
-  for (const BlockCopy& move : swaps_in) pool.publish(move.to, content(move.from), token_ids(move.from));
-  // Insert before remove: what comes in is read from this index, by two sequences perhaps.
-  for (const BlockCopy& move : swaps_in) remove(move.from);
-  settle();
+void HostTier::store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool) {
+  for (const auto& [block, host_block] : swaps_out) {
+    if (queue_.contains(host_block))
+      throw std::logic_error("host block " + std::to_string(host_block) + " is stored to and not set aside");
+    if (index_.contains(host_block)) index_.erase(host_block);
+    index_.insert(host_block, pool.content(block), pool.token_ids(block));
+    queue_.push_back(host_block);
+  }
 }
 
-void HostTier::store(std::int32_t host_block, const BlockContent& content,
-                     std::span<const std::int32_t> token_ids) {
-  if (queue_.contains(host_block))
-    throw std::logic_error("host block " + std::to_string(host_block) + " is stored to and not set aside");
-  if (index_.contains(host_block)) index_.erase(host_block);
-  index_.insert(host_block, content, token_ids);
-  queue_.push_back(host_block);
+void HostTier::settle(std::span<const BlockCopy> swaps_in) {
+  for (const BlockCopy& move : swaps_in) {
+    if (index_.contains(move.from)) empty(move.from);  // not yet by another sequence's move
+  }
+  aside_.clear();
 }
 
-void HostTier::remove(std::int32_t host_block) {
-  if (!index_.contains(host_block)) return;
+void HostTier::empty(std::int32_t host_block) {
   if (queue_.contains(host_block))
     throw std::logic_error("host block " + std::to_string(host_block) + " is removed and not set aside");
   index_.erase(host_block);
@@ -77,8 +72,8 @@ void HostTier::remove(std::int32_t host_block) {
 
 void HostTier::forget(std::int32_t host_block) {
   set_aside(host_block);
-  remove(host_block);
-  settle();
+  empty(host_block);
+  aside_.clear();
 }
 
 void HostTier::check_invariants() const {

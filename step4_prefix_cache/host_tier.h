@@ -15,8 +15,10 @@
 namespace kvcache {
 
 /// Host blocks, with ids of their own from 0 on, for what leaves the pool. Empty ones are filled first, then
-/// the least recently stored one is given up. Within a plan host blocks are only set aside; `settle` makes
-/// the plan's moves final, `put_back` undoes them.
+/// the least recently stored one is given up.
+///
+/// A plan sets aside the host blocks that it will read from or store to, and changes nothing else. Then it is
+/// made final by `store` and `settle`, or taken back by `put_back`.
 class HostTier {
  public:
   /// `total` empty host blocks of `block_size` tokens.
@@ -41,39 +43,36 @@ class HostTier {
 
   // Within a plan
 
-  /// Sets `host_block` aside, to be read from or stored to: nothing else of the plan will be stored in it.
-  /// False if it is already: two sequences of a plan may bring back the same one.
+  /// Sets `host_block` aside, so that nothing that the plan evicts later is stored in it.
+  /// @return whether it was not set aside yet: two sequences of a plan may bring back the same host block
   bool set_aside(std::int32_t host_block);
-  /// Sets aside the host block that a new content should go to; nothing when all are.
+  /// Sets aside the host block that is to be overwritten next; nothing when all are set aside.
   [[nodiscard]] std::optional<std::int32_t> set_aside_oldest();
-  /// What `pool` has evicted for the open plan moves here as long as there is room, the most recently used
-  /// first.
+  /// Decides which of the blocks that `pool` has evicted for the open plan move here, and where to. When
+  /// there is not room for all, the least recently used ones are lost.
   /// @return the moves, in the order in which they are to be stored
   [[nodiscard]] std::vector<BlockCopy> swap_out(const SharedBlockPool& pool);
-  /// Undoes everything that was set aside since the plan began.
+  /// The plan is final, and these moves of it are made: the host blocks hold what `pool`, the pool's index,
+  /// says of the blocks that they come from. What they held before is forgotten.
+  /// @throws std::logic_error unless all host blocks they go to are set aside.
+  void store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool);
+  /// Ends the plan: the host blocks that these moves read are empty now.
+  /// @throws std::logic_error unless all of them are set aside.
+  void settle(std::span<const BlockCopy> swaps_in);
+  /// Takes the plan back: no host block is set aside any more, and their order is what it was.
   void put_back();
 
-  /// The plan with these moves is final, here and in `pool`: what moved is found where it is now.
-  void settle(std::span<const BlockCopy> swaps_out, std::span<const BlockCopy> swaps_in,
-              SharedBlockPool& pool);
+  // Between plans
 
-  // Parts of `settle`
-
-  /// `host_block` holds this now; what it held before is forgotten.
-  /// @throws std::logic_error unless it is set aside.
-  void store(std::int32_t host_block, const BlockContent& content, std::span<const std::int32_t> token_ids);
-  /// `host_block` is empty now. Harmless if it is already. @throws std::logic_error unless it is set aside.
-  void remove(std::int32_t host_block);
-  /// The plan is over.
-  void settle() { aside_.clear(); }
-
-  /// Between plans: what `host_block` holds is not found any more.
+  /// What `host_block` holds is not found any more.
   void forget(std::int32_t host_block);
 
   /// @throws std::logic_error if a host block is lost. Not while any are set aside.
   void check_invariants() const;
 
  private:
+  void empty(std::int32_t host_block);
+
   std::int64_t total_;
   FreeBlockQueue queue_;             // host blocks that may be overwritten, the next one first
   PrefixIndex index_;                // what they hold

@@ -53,7 +53,7 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
 PrefixHits PrefixCachingManager::find(std::span<const std::int32_t> token_ids, std::string_view salt) const {
   PinnedPrefix pinned;
   if (pinned_ && pinned_->salt == salt) {
-    const Sequence& prefix = known(pinned_->id);
+    const Sequence& prefix = known(pinned_->id);  // not the copy: see Pinned
     pinned = {prefix.blocks, std::span(prefix.token_ids).first(static_cast<std::size_t>(prefix.length))};
   }
   return finder(pinned).find(token_ids, root_of(salt));
@@ -61,12 +61,16 @@ PrefixHits PrefixCachingManager::find(std::span<const std::int32_t> token_ids, s
 
 /// Registers a new sequence with what it has found, and notes what `undo` needs of any.
 void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
-  const auto [known, is_new] = sequences_.try_emplace(wanted.sequence);
-  Sequence& sequence = known->second;
-  changes_.push_back({wanted.sequence, &sequence, is_new, sequence.blocks.size(),
-                      is_new ? -1 : sequence.blocks.back(),
-                      std::ssize(hits.blocks) + std::ssize(hits.host_blocks)});
-  if (!is_new) return;
+  const auto [entry, is_new] = sequences_.try_emplace(wanted.sequence);
+  Sequence& sequence = entry->second;
+  Change& change =
+      changes_.emplace_back(Change{.id = wanted.sequence, .sequence = &sequence, .is_new = is_new});
+  if (!is_new) {
+    change.blocks_before = sequence.blocks.size();
+    change.tail_before = sequence.blocks.back();
+    return;
+  }
+  change.prefix_hits = std::ssize(hits.blocks) + std::ssize(hits.host_blocks);
   sequence.salt = salt_or_default(wanted.salt);
   sequence.cached_tokens = hits.tokens;
   sequence.blocks = hits.blocks;
@@ -74,6 +78,7 @@ void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
   for (const std::int32_t host_block : hits.host_blocks) host_.set_aside(host_block);
 }
 
+/// To write to, and for what comes back from the host tier: no table has either yet.
 std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) const {
   std::int64_t blocks = 0;
   for (std::size_t n = 0; n < work.size(); ++n)
@@ -81,29 +86,31 @@ std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) con
   return blocks;
 }
 
-/// Copy-on-write: of those who share a block and write to it all but the last holder copy it before.
+/// Copy-on-write: each writer to a shared block copies it, unless it is the last that refers to it. So where
+/// all that refer to a block write to it, one of them writes in place.
 std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) const {
   std::unordered_map<std::int32_t, std::int32_t> writers;  // to each block that is shared
   for (std::size_t n = 0; n < work.size(); ++n) {
     const Sequence& sequence = *changes_[n].sequence;
-    if (writes_to_shared(sequence, first_computed(sequence.known_tokens(), std::ssize(work[n].token_ids))))
-      ++writers[sequence.blocks.back()];
+    if (writes_to_shared(sequence, work[n])) ++writers[sequence.blocks.back()];
   }
   std::int64_t blocks = 0;
   for (const auto& [block, count] : writers) blocks += std::min(count, pool_.reference_count(block) - 1);
   return blocks;
 }
 
-/// Step 3's watermark. A pinned prefix will not grow, so a sequence beside it alone may use all blocks.
+/// Step 3's watermark, for running sequences to grow into. A pinned prefix is none of them.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
   const bool admits = std::ranges::any_of(changes_, &Change::is_new);
-  const bool beside_others = work.size() > 1 || sequences_.size() > (pinned_ ? 2U : 1U);
+  const std::size_t alone = pinned_ ? 2 : 1;  // with the sequence itself, which `take` has registered
+  const bool beside_others = work.size() > 1 || sequences_.size() > alone;
   return admits && beside_others ? watermark_ : 0;
 }
 
-/// Whether position `first` lies in a block that others refer to. That can be the tail alone: a new sequence
-/// writes to what it has found only in the tail of the pinned prefix.
-bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, std::int64_t first) const {
+/// Whether the first row to be written lies in a block that others refer to. If the table has a block for
+/// that row it is the last one: those before it are full, and their tokens are known.
+bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
+  const std::int64_t first = first_computed(sequence.known_tokens(), std::ssize(wanted.token_ids));
   return first / shape_.block_size < std::ssize(sequence.blocks) &&
          pool_.reference_count(sequence.blocks.back()) > 1;
 }
@@ -118,17 +125,16 @@ void PrefixCachingManager::bring_back(std::span<const std::int32_t> host_blocks,
 
 /// Adds the rows of a sequence to the plan, with blocks of its own to write to.
 void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPlan& plan) {
-  const std::int64_t first = first_computed(sequence.known_tokens(), std::ssize(wanted.token_ids));
   sequence.token_ids.insert(sequence.token_ids.end(),
                             wanted.token_ids.begin() + static_cast<std::ptrdiff_t>(sequence.token_ids.size()),
                             wanted.token_ids.end());
-  if (writes_to_shared(sequence, first)) {
+  if (writes_to_shared(sequence, wanted)) {
     std::int32_t& tail = sequence.blocks.back();
     const std::int32_t copy = pool_.unshare(tail);
     plan.copies.push_back({tail, copy});
     tail = copy;
   }
-  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(first));
+  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(sequence.known_tokens()));
   while (std::ssize(sequence.blocks) < shape_.blocks_for(plan.context_len.back())) {
     sequence.blocks.push_back(pool_.allocate());
     plan.fresh_blocks.push_back(sequence.blocks.back());
@@ -142,12 +148,18 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
   counters_.copies += std::ssize(plan.copies);
   counters_.swaps_out += std::ssize(plan.swaps_out);
   counters_.swaps_in += std::ssize(plan.swaps_in);
-  host_.settle(plan.swaps_out, plan.swaps_in, pool_);
+  // What moves out is read from the pool's index, until `pool_.settle` erases it there.
+  host_.store(plan.swaps_out, pool_.index());
+  pool_.settle();
+  // What comes back may take the place of what was erased. It is read here until `host_.settle` empties it.
+  for (const auto& [host_block, block] : plan.swaps_in)
+    pool_.publish(block, host_.content(host_block), host_.token_ids(host_block));
+  host_.settle(plan.swaps_in);
   changes_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
     sequence.length = plan.context_len[s];
-    // The last id may not have been known when the pass was planned.
+    // When the pass was planned the last id may have been a placeholder; the plan has the right one now.
     sequence.token_ids.back() = plan.token_ids[static_cast<std::size_t>(plan.logits_rows[s])];
     const std::int64_t first = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
     if (settings_.prefix_cache) publish(sequence, first / shape_.block_size);
@@ -158,7 +170,7 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-    if (findable(block)) continue;  // its last token was computed once more
+    if (findable(block)) continue;  // all of it was known; only its last token was computed, for the logits
     const BlockParent parent =
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)
                : pool_.index().as_parent(sequence.blocks[static_cast<std::size_t>(n - 1)]);
@@ -195,6 +207,8 @@ void PrefixCachingManager::free(std::int32_t id) {
 
 void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
   free(work.sequence);
+  // It may have been freed before, so nobody knows which blocks were its own: all places of what it computed
+  // are forgotten.
   const std::optional<BlockParent> root = root_of(salt_or_default(work.salt));
   if (!root) return;
   const std::vector<PrefixPlaces> places = finder().find_all(work.token_ids, *root);
@@ -210,11 +224,11 @@ void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
   const auto [added, is_new] = sequences_.try_emplace(child);
   if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");
   Sequence& copy = added->second;
-  // With room for a block more: else the child's first token would move the list to a larger place, and what
-  // looks like the price of copy-on-write would be that of fresh memory.
+  // Room for a block more, which the assignment keeps: else the child's first token would move the list, and
+  // what looks like the price of copy-on-write would be that of fresh memory.
   copy.token_ids.reserve(original.token_ids.size() + static_cast<std::size_t>(shape_.block_size));
   copy = original;
-  copy.cached_tokens = copy.length;
+  copy.cached_tokens = copy.length;  // the child has computed nothing
   pool_.share(copy.blocks);
 }
 
@@ -222,6 +236,18 @@ void PrefixCachingManager::pin(std::int32_t sequence) {
   if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
   if (pinned_ && pinned_->id != sequence) free(pinned_->id);
   pinned_ = Pinned{sequence, known(sequence).token_ids, known(sequence).salt};
+}
+
+/// All blocks but those of the pinned prefix that the sequence does not share.
+std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids,
+                                                std::string_view salt) const {
+  if (!pinned_) return capacity();
+  const std::int64_t shared =
+      salt_or_default(salt) == pinned_->salt
+          ? shared_with_prefix(token_ids, pinned_->token_ids, shape_.block_size, settings_.prefix_cache)
+          : 0;
+  const std::int64_t taken = shape_.blocks_for(std::ssize(pinned_->token_ids)) - shared;
+  return (shape_.blocks - taken) * shape_.block_size;
 }
 
 }  // namespace kvcache

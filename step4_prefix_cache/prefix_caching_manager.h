@@ -38,13 +38,13 @@ class PrefixCachingManager final : public KvManager {
   /// The watermark is step 3's: `blocks / 100` stay free when a sequence is admitted beside others.
   explicit PrefixCachingManager(const PagedShape& shape, SharingSettings settings = {});
 
-  std::optional<PassPlan> plan(std::span<const Work> work) override;
+  [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& /*plan*/) override { undo(); }
   void free(std::int32_t sequence) override;
   /// A block that it computed and that others use can be found as long as they use it.
   void discard(const Work& work, std::int64_t cached_tokens) override;
-  /// Both go on from all that `parent` holds; who writes to a block while it is shared copies it first.
+  /// Parent and child share every block. The first to write to a shared block copies it.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
   bool can_fork() const override { return true; }
@@ -68,9 +68,12 @@ class PrefixCachingManager final : public KvManager {
   std::int64_t length(std::int32_t sequence) const { return known(sequence).length; }
   /// Tokens that a new sequence of these `token_ids` and this `salt` would not have to compute. Changes
   /// nothing, not even the order of use.
-  std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
+  [[nodiscard]] std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
     return find(token_ids, salt_or_default(salt)).tokens;
   }
+
+  // For tests
+
   /// How many sequences refer to `block`.
   std::int32_t reference_count(std::int32_t block) const { return pool_.reference_count(block); }
   /// Whether a block can be found by what it holds, in use or not.
@@ -100,8 +103,10 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
   };
 
-  /// Of the pinned sequence, as it was when it was pinned. Copies, because `capacity_for` reads them while
-  /// another thread uses the manager, and the sequence itself may grow then.
+  /// The pinned sequence, as it was when it was pinned. No program asks for more tokens of it, so the
+  /// watermark does not count it; a test may. `capacity_for` reads the copies here, because it may run while
+  /// another thread changes `sequences_`. `find` runs on the manager's thread and reads the sequence itself:
+  /// only that names its blocks, and as many tokens as these hold.
   struct Pinned {
     std::int32_t id;
     std::vector<std::int32_t> token_ids;
@@ -111,17 +116,17 @@ class PrefixCachingManager final : public KvManager {
   /// What the outstanding plan has changed of one sequence, so that `undo` can take it back.
   struct Change {
     std::int32_t id;
-    Sequence* sequence;         // where it stays: growing an unordered_map moves no element
-    bool is_new;                // admitted by this plan
-    std::size_t blocks_before;  // of its table
-    std::int32_t tail_before;   // the last of them, which copy-on-write may replace
-    std::int64_t prefix_hits;   // blocks
+    Sequence* sequence;             // where it stays: growing an unordered_map moves no element
+    bool is_new;                    // admitted by this plan, so `undo` erases it
+    std::size_t blocks_before = 0;  // of the table of one that is not new
+    std::int32_t tail_before = -1;  // the last of them, which copy-on-write may replace
+    std::int64_t prefix_hits = 0;   // blocks that a new one has found
   };
 
   std::string_view salt_or_default(std::string_view salt) const {
     return salt.empty() ? settings_.salt : salt;
   }
-  /// What first blocks under `salt` follow. Nothing: none can be found.
+  /// What first blocks under `salt` follow. Nothing: none can be found (see kNoSalt).
   std::optional<BlockParent> root_of(std::string_view salt) const {
     return settings_.prefix_cache ? salts_.find(salt) : std::nullopt;
   }
@@ -141,7 +146,7 @@ class PrefixCachingManager final : public KvManager {
   std::int64_t blocks_to_add(std::span<const Work> work) const;
   std::int64_t blocks_to_copy(std::span<const Work> work) const;
   std::int64_t blocks_to_keep_free(std::span<const Work> work) const;
-  bool writes_to_shared(const Sequence& sequence, std::int64_t first) const;
+  bool writes_to_shared(const Sequence& sequence, const Work& wanted) const;
   void bring_back(std::span<const std::int32_t> host_blocks, Sequence& sequence, PassPlan& plan);
   void extend(Sequence& sequence, const Work& wanted, PassPlan& plan);
   void undo();

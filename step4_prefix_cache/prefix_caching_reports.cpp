@@ -1,5 +1,5 @@
 /// @file
-/// What a PrefixCachingManager says of itself: room, memory, state, and whether all is in order.
+/// What a PrefixCachingManager says of itself: memory, state, and whether all is in order.
 #include <stdexcept>
 #include <unordered_set>
 
@@ -7,17 +7,6 @@
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {
-
-std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids,
-                                                std::string_view salt) const {
-  if (!pinned_) return capacity();
-  const std::int64_t shared =
-      salt_or_default(salt) == pinned_->salt
-          ? shared_with_prefix(token_ids, pinned_->token_ids, shape_.block_size, settings_.prefix_cache)
-          : 0;
-  const std::int64_t taken = shape_.blocks_for(std::ssize(pinned_->token_ids)) - shared;
-  return (shape_.blocks - taken) * shape_.block_size;
-}
 
 KvMemoryReport PrefixCachingManager::memory() const {
   std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not
@@ -76,13 +65,13 @@ void PrefixCachingManager::check_invariants() const {
   expect(!pinned_ || sequences_.contains(pinned_->id), "the pinned prefix is gone");
 }
 
-/// Each full block of `sequence`, by what it holds, and no other.
+/// Each full block of `sequence` is findable by what it holds, and its other blocks are not.
 void PrefixCachingManager::check_blocks_are_found(const Sequence& sequence) const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);
   };
   const std::int64_t full = settings_.prefix_cache ? sequence.length / shape_.block_size : 0;
-  const std::optional<BlockParent> root = full > 0 ? salts_.find(sequence.salt) : BlockParent{};
+  const std::optional<BlockParent> root = full > 0 ? salts_.find(sequence.salt) : kNoSalt;
   expect(root.has_value(), "the salt of a findable block is forgotten");
   BlockParent parent = *root;
   for (std::int64_t n = 0; n < std::ssize(sequence.blocks); ++n) {

@@ -39,8 +39,9 @@ std::span<const std::int32_t> HashChain::token_ids(std::int64_t n) const {
 PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids,
                               const std::optional<BlockParent>& root) const {
   PrefixHits hits = root ? walk(token_ids, *root) : PrefixHits{};
-  // The pinned prefix is found as a whole, for its tail, which is not full, has no hash.
+  // The pinned prefix is found by comparison, as a whole: its tail is not full and so has no hash.
   const std::size_t length = pinned_.token_ids.size();
+  // The first position that is computed is also the number of tokens before it, which are not.
   const std::int64_t shared = first_computed(std::ssize(pinned_.token_ids), std::ssize(token_ids));
   if (shared > hits.tokens && token_ids.size() >= length &&
       std::ranges::equal(token_ids.first(length), pinned_.token_ids)) {
@@ -59,6 +60,8 @@ PrefixHits PrefixFinder::walk(std::span<const std::int32_t> token_ids, const Blo
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
     const std::uint64_t hash = hashes[n];
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
+    // First blocks of the pool, then blocks that come back: `bring_back` appends these to the table. After a
+    // host block, a block is taken from the host tier alone; one of the pool is not shared, which is rare.
     if (const auto block = index.find(hash, parent, tokens); block && hits.host_blocks.empty()) {
       hits.blocks.push_back(twin_to_share(*block, n));
       parent = index.content(*block).identity;
@@ -73,8 +76,8 @@ PrefixHits PrefixFinder::walk(std::span<const std::int32_t> token_ids, const Blo
   return hits;
 }
 
-/// Of the blocks that hold what `found`, block `n` of a sequence, holds: the pinned prefix's own, which
-/// stays; else one that is in use, since a copy that nobody uses would be taken from the free blocks.
+/// Several blocks may hold what `found`, block `n` of a sequence, holds. The pinned prefix's own is shared
+/// first: it stays. Then one that is in use: sharing it leaves the others in the queue, for other sequences.
 std::int32_t PrefixFinder::twin_to_share(std::int32_t found, std::int64_t n) const {
   const PrefixIndex& index = pool_.index();
   if (n < std::ssize(pinned_.blocks)) {
@@ -100,6 +103,7 @@ std::vector<PrefixPlaces> PrefixFinder::find_all(std::span<const std::int32_t> t
       here.blocks.push_back(*twin);
     if (here.blocks.empty() && !here.host_block) break;  // then nothing is found after it
     std::ranges::sort(here.blocks);
+    // All places of one content have its identity, so any of them will do.
     parent = here.host_block ? host_.content(*here.host_block).identity
                              : index.content(here.blocks.front()).identity;
     places.push_back(std::move(here));

@@ -74,14 +74,15 @@ class PrefixFinder {
       : pool_(pool), host_(host), pinned_(pinned), hash_bits_(hash_bits) {}
 
   /// What a sequence of `token_ids` need not compute.
-  /// @param root  what its first block follows; nothing: no block can be found, but the pinned prefix can
+  /// @param root  what its first block follows; nothing: no block can be found, only the pinned prefix
   [[nodiscard]] PrefixHits find(std::span<const std::int32_t> token_ids,
                                 const std::optional<BlockParent>& root) const;
   /// Where the full blocks of `token_ids` are, up to the first that is nowhere.
   [[nodiscard]] std::vector<PrefixPlaces> find_all(std::span<const std::int32_t> token_ids,
                                                    const BlockParent& root) const;
-  /// By what a block with these ids, [block_size], is found after `parent`. Blocks that hold the same have
-  /// the same identity, so that a block computed after one is found after each; identity 0: none does yet.
+  /// By what a block with these ids, [block_size], is found after `parent`. Its identity is that of the
+  /// blocks that hold the same, so that a block cached after one of them is found after each; 0: there is
+  /// none yet.
   [[nodiscard]] BlockContent content_of(const BlockParent& parent,
                                         std::span<const std::int32_t> token_ids) const;
 

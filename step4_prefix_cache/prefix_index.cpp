@@ -28,10 +28,11 @@ void PrefixIndex::insert(std::int32_t block, const BlockContent& content,
 }
 
 void PrefixIndex::erase(std::int32_t block) {
-  // It stands in no bucket's list, and a search for it there would run past the end.
+  // An unfindable block is in no list, and the search for it would run past the end.
   if (!is_block(block) || !contains(block))
     throw std::logic_error("block " + std::to_string(block) + " is not findable, so it cannot be erased");
   Entry& entry = entries_[static_cast<std::size_t>(block)];
+  // The number that names `block`: the bucket's first, or the `next` of the entry before it in the list.
   std::int32_t* link = &first_[bucket(entry.content.hash)];
   while (*link != block) link = &entries_[static_cast<std::size_t>(*link)].next;
   *link = entry.next;

@@ -9,20 +9,25 @@
 
 namespace kvcache {
 
-/// What a full block holds. Two blocks with the same parent and the same tokens hold the same K and V and
-/// have the same identity; a block's parent is named by identity, so it is the block that was really
-/// followed, not one whose hash happens to be equal.
+/// What a full block holds. Its K and V follow from its parent and its tokens, so blocks of equal parents and
+/// equal tokens hold the same, and share one identity. Different contents may share a hash, but no identity:
+/// therefore a block names its parent by identity.
 struct BlockContent {
   std::uint64_t hash = 0;      ///< block_hash.h: where to look
-  std::uint64_t identity = 0;  ///< never used twice for different contents; 0 is nobody's
-  std::uint64_t parent = 0;    ///< the parent's identity; of a first block its salt's, or 0
+  std::uint64_t identity = 0;  ///< of this content; 0: no content
+  std::uint64_t parent = 0;    ///< the identity of the parent: a block, or a salt; 0: `kNoSalt`
 };
 
-/// What a block follows: another block, or, for a sequence's first block, its salt or nothing.
+/// What a block follows: the block before it. A sequence's first block follows the sequence's salt.
 struct BlockParent {
-  std::optional<std::uint64_t> hash;  ///< goes into the block's own; nothing: a first block without a salt
-  std::uint64_t identity = 0;         ///< 0: nothing
+  std::optional<std::uint64_t> hash;  ///< goes into the block's own hash
+  std::uint64_t identity = 0;         ///< what the block's content names as its parent
 };
+
+/// What a first block follows in a sequence without a salt: no hash goes into its own. Such a block can be
+/// found. It cannot where a function gives no BlockParent at all, an empty `std::optional`: under a salt that
+/// is not known, or without the prefix cache.
+inline constexpr BlockParent kNoSalt{};
 
 /// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
 ///
@@ -35,7 +40,7 @@ class PrefixIndex {
 
   /// Makes `block` findable.
   /// @param token_ids  [block_size]
-  /// @throws std::logic_error if it is so already, or is no block; nothing has changed then.
+  /// @throws std::logic_error if it is findable already, or is no block; nothing has changed then.
   void insert(std::int32_t block, const BlockContent& content, std::span<const std::int32_t> token_ids);
   /// Removes exactly this block's entry; others of the same hash stay.
   /// @throws std::logic_error if `block` is not findable; nothing has changed then.
@@ -56,7 +61,8 @@ class PrefixIndex {
   /// compared.
   [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                                  std::span<const std::int32_t> token_ids) const;
-  /// Another block that holds what `block` holds; all of them, if one begins with what `find` found.
+  /// The next block in the list that holds what `block` holds. Called again and again, it gives all blocks
+  /// that hold what `find` has found: `find` gives the first of them.
   [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
   /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
   void prefetch(std::uint64_t hash) const;

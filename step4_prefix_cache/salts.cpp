@@ -7,7 +7,7 @@
 namespace kvcache {
 
 std::optional<BlockParent> Salts::find(std::string_view salt) const {
-  if (salt.empty()) return BlockParent{};
+  if (salt.empty()) return kNoSalt;
   const auto known = salts_.find(salt);
   return known == salts_.end() ? std::nullopt : std::optional(known->second);
 }
@@ -18,7 +18,7 @@ BlockParent Salts::remember(const std::string& salt, SharedBlockPool& pool, cons
   return salts_[salt] = {salt_hash(salt), pool.new_identity()};
 }
 
-/// At least half of them, since each of the others has a first block in the pool or in the host tier.
+/// At least half of the salts go: each that stays has a first block of its own in the pool or the host tier.
 void Salts::forget_unused(const SharedBlockPool& pool, const HostTier& host) {
   std::unordered_set<std::uint64_t> parents;
   for (std::int32_t n = 0; n < pool.total(); ++n) parents.insert(pool.index().content(n).parent);

@@ -20,11 +20,12 @@ namespace kvcache {
 /// only says where to look, as every hash here, and the identities of two salts differ.
 class Salts {
  public:
-  /// What a first block under `salt` follows. Nothing: no block can be found under it.
+  /// What a first block under `salt` follows: `kNoSalt` under the empty one. Nothing: the salt is not known,
+  /// so no block can be found under it.
   [[nodiscard]] std::optional<BlockParent> find(std::string_view salt) const;
-  /// The same for a first block that is about to be published. Clients choose their salts, so there may be
-  /// any number of them: before more than twice as many are kept as there are blocks in `pool` and `host`,
-  /// those are forgotten under which none can be found.
+  /// The same for a first block that is about to be published; an unknown salt gets an identity. Clients
+  /// choose their salts, so there is a limit: twice the number of blocks in `pool` and `host`. When it is
+  /// reached, the salts under which no block can be found are forgotten.
   [[nodiscard]] BlockParent remember(const std::string& salt, SharedBlockPool& pool, const HostTier& host);
 
   /// Salts that are remembered.

@@ -2,22 +2,26 @@
 /// The blocks of a pool that sequences share, as numbers: who is free, who is used by how many, and what can
 /// be found in whom. Compare step3_paged/block_pool.h, where a block has one owner.
 ///
-///                allocate                 publish, then release by the last
-///      +------+ ---------> +------------+ ---------------------> +--------+
-///      | free |            |   in use   |                        | cached |
-///      +------+ <--------- +------------+ <--------------------- +--------+
-///          ^     release       ^                 acquire          |      |
-///          |     by the last   | settle   +---------+   allocate  |      |
-///          |                   +--------- | evicted | <-----------+      |
-///          |                              +---------+                    |
-///          +-------------------------------------------------------------+
+///                 allocate             release, if it is findable
+///      +------+ -----------> +--------+ --------------------------> +--------+
+///      | free |              | in use |                             | cached |
+///      +------+ <----------- +--------+ <-------------------------- +--------+
+///          ^      release,     ^                  acquire            |      |
+///          |      if not       | settle   +---------+   allocate     |      |
+///          |                   +--------- | evicted | <--------------+      |
+///          |                              +---------+                       |
+///          +----------------------------------------------------------------+
 ///                                        forget
 ///
 ///   free     no references, and nothing can be found in it
-///   in use   one reference or more, of sequences; findable once it is full and `publish`ed
+///   in use   one reference or more, of sequences. `publish` makes it findable once it is full. `forget`
+///            condemns it: it stays findable while it is used, and is free after that.
 ///   cached   no references, but what it holds can still be found
 ///   evicted  in use by the plan that has taken it, but the index still names what it held: the host tier
-///            reads it there. `settle` makes that final, `undo` makes the block cached again.
+///            reads it there.
+///
+/// The arrow `release` is the release of the last reference. `undo` takes back the arrows `allocate` and
+/// `acquire` of the open plan: each block is again what it was.
 ///
 /// Outside of this class are the block tables (prefix_caching_manager.h), the order in which a prompt is
 /// looked up (prefix_finder.h), and what becomes of evicted content (host_tier.h).
@@ -41,9 +45,9 @@ namespace kvcache {
 /// So a block enters the queue when its last reference goes, a free one in front, a cached one at the back,
 /// and `release` begins at the tail.
 ///
-/// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`; all other
-/// changes are made while no plan is open. What breaks a precondition throws std::logic_error that names the
-/// block.
+/// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
+/// changes are made while no plan is open; all but `share` check that. What breaks a precondition throws
+/// std::logic_error that names the block.
 class SharedBlockPool {
  public:
   /// All blocks are free.
@@ -51,7 +55,7 @@ class SharedBlockPool {
 
   // Within a plan
 
-  /// The block that has been free longest, now with one reference; if it was cached it is evicted.
+  /// Takes the block at the front of the queue, which now has one reference; if it was cached it is evicted.
   /// @throws std::logic_error if none is free: a plan counts before it takes.
   [[nodiscard]] std::int32_t allocate();
   /// One reference more to each of `blocks`, which were found. They leave the queue, so no allocation after
@@ -78,8 +82,8 @@ class SharedBlockPool {
   void release(std::span<const std::int32_t> blocks);
   /// Makes a full block findable. What is planned from here on may read its K and V: the pass that writes
   /// them is queued.
-  /// @param content    of the identity that all blocks have, here or in the host tier, that hold the same;
-  ///                   with identity 0 a new one: nothing holds the same
+  /// @param content    its identity is that of the blocks, here or in the host tier, that hold the same;
+  ///                   identity 0: none does, so the block gets a new identity
   /// @param token_ids  [block_size]
   /// @throws std::logic_error if `block` is not in use, or findable already.
   void publish(std::int32_t block, BlockContent content, std::span<const std::int32_t> token_ids);

@@ -1112,7 +1112,7 @@ TEST(HostTierOfAManager, ABlockThatIsThereAlreadyBecomesTheMostRecentlyUsed) {
   EXPECT_EQ(resident(cache, y), 0);
 }
 
-TEST(HostTierOfAManager, EqualBlocksThatLeaveInOnePassTakeOneSlot) {
+TEST(HostTierOfAManager, EqualBlocksThatLeaveInOnePassTakeOneHostBlock) {
   CacheInPlay cache(3, 4, {.host_blocks = 2});
   const Tokens p = unlike_ids(1, 4), y = unlike_ids(2, 4);
   cache.store(2, y);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <stdexcept>
 
 #include "step4_prefix_cache/block_hash.h"
@@ -34,8 +35,10 @@ struct Cache {
     BlockContent content = finder().content_of(parent, ids);
     if (content.identity == 0) content.identity = pool.new_identity();
     const std::int32_t host_block = host.set_aside_oldest().value();
-    host.store(host_block, content, ids);
-    host.settle();
+    PrefixIndex evicted(1, std::ssize(ids));
+    evicted.insert(0, content, ids);
+    host.store(std::array{BlockCopy{0, host_block}}, evicted);
+    host.settle({});
     return host_block;
   }
   BlockParent host_parent(std::int32_t host_block) const {
@@ -76,7 +79,7 @@ TEST(PrefixFinder, GoesFromThePoolToTheHostTierAndEndsAtTheFirstBlockThatIsNowhe
   const std::int32_t first = cache.publish({}, {1, 2});
   const std::int32_t second = cache.store(cache.pool.index().as_parent(first), {3, 4});
   cache.publish(cache.host_parent(second), {7, 8});
-  const PrefixHits hits = cache.finder().find(Ids{1, 2, 3, 4, 5, 6, 9}, BlockParent{});
+  const PrefixHits hits = cache.finder().find(Ids{1, 2, 3, 4, 5, 6, 9}, kNoSalt);
   EXPECT_THAT(hits.blocks, ElementsAre(first));
   EXPECT_THAT(hits.host_blocks, ElementsAre(second));
   EXPECT_EQ(hits.tokens, 4);
@@ -87,7 +90,7 @@ TEST(PrefixFinder, TakesNothingFromThePoolBehindAHostBlock) {
   Cache cache;
   const std::int32_t first = cache.store({}, {1, 2});
   cache.publish(cache.host_parent(first), {3, 4});
-  const PrefixHits hits = cache.finder().find(Ids{1, 2, 3, 4, 5}, BlockParent{});
+  const PrefixHits hits = cache.finder().find(Ids{1, 2, 3, 4, 5}, kNoSalt);
   EXPECT_THAT(hits.blocks, IsEmpty());
   EXPECT_THAT(hits.host_blocks, ElementsAre(first));
   EXPECT_EQ(hits.tokens, 2);
@@ -96,13 +99,13 @@ TEST(PrefixFinder, TakesNothingFromThePoolBehindAHostBlock) {
 TEST(PrefixFinder, NeverFindsTheLastToken) {
   Cache cache;
   const std::int32_t block = cache.publish({}, {1, 2});
-  EXPECT_EQ(cache.finder().find(Ids{1, 2}, BlockParent{}).tokens, 0);
-  EXPECT_EQ(cache.finder().find(Ids{1, 2, 3}, BlockParent{}).tokens, 2);
-  EXPECT_EQ(cache.finder().find(Ids{}, BlockParent{}).tokens, 0);
+  EXPECT_EQ(cache.finder().find(Ids{1, 2}, kNoSalt).tokens, 0);
+  EXPECT_EQ(cache.finder().find(Ids{1, 2, 3}, kNoSalt).tokens, 2);
+  EXPECT_EQ(cache.finder().find(Ids{}, kNoSalt).tokens, 0);
   const Ids table{block, 5}, pinned{1, 2, 3};
-  EXPECT_EQ(cache.finder({table, pinned}).find(pinned, BlockParent{}).tokens, 2);
-  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{1, 2, 3, 4}, BlockParent{}).tokens, 3);
-  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{}, BlockParent{}).tokens, 0);
+  EXPECT_EQ(cache.finder({table, pinned}).find(pinned, kNoSalt).tokens, 2);
+  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{1, 2, 3, 4}, kNoSalt).tokens, 3);
+  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{}, kNoSalt).tokens, 0);
 }
 
 TEST(PrefixFinder, WithoutARootFindsThePinnedPrefixAlone) {
@@ -124,10 +127,10 @@ TEST(PrefixFinder, OfEqualBlocksTakesThePinnedOneOrOneInUseWhicheverWasPublished
       if (n != in_use) cache.pool.release(Ids{twins[static_cast<std::size_t>(n)]});
     }
     const std::int32_t used = twins[static_cast<std::size_t>(in_use)];
-    EXPECT_THAT(cache.finder().find(Ids{1, 2, 3}, BlockParent{}).blocks, ElementsAre(used));
+    EXPECT_THAT(cache.finder().find(Ids{1, 2, 3}, kNoSalt).blocks, ElementsAre(used));
     for (const std::int32_t own : twins) {
       const Ids table{own}, pinned{1, 2};
-      EXPECT_THAT(cache.finder({table, pinned}).find(Ids{1, 2, 3}, BlockParent{}).blocks, ElementsAre(own));
+      EXPECT_THAT(cache.finder({table, pinned}).find(Ids{1, 2, 3}, kNoSalt).blocks, ElementsAre(own));
     }
   }
 }
