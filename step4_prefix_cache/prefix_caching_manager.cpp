@@ -5,6 +5,7 @@
 
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "step4_prefix_cache/block_hash.h"
 

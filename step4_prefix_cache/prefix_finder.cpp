@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "common/kv/pass_plan.h"
 #include "step4_prefix_cache/block_hash.h"

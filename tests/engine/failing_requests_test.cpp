@@ -43,6 +43,14 @@ constexpr std::size_t kHeader = alignof(std::max_align_t);
   *static_cast<std::size_t*>(memory) = size;
   return static_cast<char*>(memory) + kHeader;
 }
+// The library has its own, and the address sanitizer too; what comes from there would go back to ours.
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   if (memory == nullptr) return;
   void* const block = static_cast<char*>(memory) - kHeader;

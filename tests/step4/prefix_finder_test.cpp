@@ -7,6 +7,7 @@
 
 #include <array>
 #include <stdexcept>
+#include <string>
 
 #include "step4_prefix_cache/block_hash.h"
 

@@ -42,7 +42,7 @@ inline Tokens first_of(const Tokens& ids, std::int64_t count) {
 
 class CacheInPlay {
  public:
-  explicit CacheInPlay(std::int64_t blocks, std::int64_t block_size, SharingSettings settings = {})
+  explicit CacheInPlay(std::int64_t blocks, std::int64_t block_size, const SharingSettings& settings = {})
       : manager(PagedShape{blocks, block_size, 1}, settings),
         default_salt_(settings.salt),
         block_size_(static_cast<std::size_t>(block_size)),
