@@ -21,7 +21,7 @@ namespace kvcache {
 /// Weights, a backend, and the buffers of one pass.
 class Transformer {
  public:
-  /// @param weights of this configuration, in the memory of the backend's device
+  /// @param weights  of this configuration, in the memory of the backend's device
   Transformer(const ModelConfig& config, Weights weights, std::unique_ptr<Backend> backend);
   /// As above, with other rotation speeds than the configuration's, [head_dim / 2].
   Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
