@@ -14,7 +14,7 @@ namespace kvcache {
 /// As NoCacheStore: K and V of one layer of one pass.
 class CudaNoCacheStore final : public KvStore {
  public:
-  /// @throws InputError for a head_dim that the kernels do not have.
+  /// @throws InputError for a head_dim that the kernels were not compiled for.
   CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device);
 
   void begin(const PassPlan& plan) override;

@@ -22,11 +22,11 @@ struct Bar {
   double median_ms;
 };
 
-/// K/V rows that decode pass `pass` computed: every sequence that was still running, from its first token on.
+/// K/V rows that decode pass `pass` (from 0) computed: all rows of each sequence that was still running.
 std::int64_t rows_of_pass(const Report& report, std::size_t pass) {
   std::int64_t rows = 0;
   for (const SequenceReport& sequence : report.sequences) {
-    // Output n + 1 comes out of decode pass n (from 0); it takes the prompt and the n + 1 outputs before it.
+    // Decode pass n computes the prompt and the outputs 0 to n, and gives output n + 1.
     if (sequence.output_ids.size() > pass + 1) {
       rows += static_cast<std::int64_t>(sequence.prompt_ids.size() + pass + 1);
     }

@@ -6,8 +6,8 @@
 
 namespace kvcache {
 
-/// Prints a bar chart of the time per token against the length of the sequence, and how many K/V rows each of
-/// these tokens had computed anew.
+/// Prints a bar chart: for growing sequences, the time of a new token and the K/V rows that were computed for
+/// it.
 void print_growth(const Report& report);
 
 }  // namespace kvcache

@@ -6,7 +6,7 @@
 
 namespace kvcache {
 
-/// For the device and the type of `program`, which must outlive it.
+/// Makes the manager and the store for the device and the number type of `program`, which must outlive them.
 Cache make_no_cache(const Program& program);
 
 }  // namespace kvcache

@@ -24,10 +24,10 @@ class NoCacheManager final : public KvManager {
   KvMemoryReport memory() const override { return {}; }
 };
 
-/// Holds K and V of one layer of one pass: attention needs them, and nothing after it does.
+/// Holds K and V of one layer of one pass; after this layer's attention they are not needed again.
 class NoCacheStore final : public KvStore {
  public:
-  /// @param dtype  type that K and V are rounded to, as a cache of that type would
+  /// @param dtype  K and V are rounded to this type, as in a cache of this type
   NoCacheStore(const ModelConfig& config, DType dtype, ThreadPool& threads)
       : config_(config), dtype_(dtype), threads_(threads) {}
 

@@ -31,7 +31,8 @@ void CudaFlatCacheStore::begin(const PassPlan& plan) {
 
 std::vector<std::int64_t> CudaFlatCacheStore::launch_key() const {
   std::vector<std::int64_t> key = attention_.launch_key();
-  if (!key.empty()) key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // whose memory it is
+  if (!key.empty())
+    key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // another store has other memory
   return key;
 }
 

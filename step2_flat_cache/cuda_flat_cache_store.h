@@ -13,10 +13,11 @@
 
 namespace kvcache {
 
-/// As FlatCacheStore, but the GPU's memory is taken at once: what is reserved is not there for anything else.
+/// As FlatCacheStore, but the GPU's memory is taken at once: nothing else can use the empty slots of a
+/// reservation.
 class CudaFlatCacheStore final : public KvStore {
  public:
-  /// @throws RunError when the GPU has not that much memory.
+  /// @throws RunError when the GPU has too little memory.
   CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
                      const cuda::Device& device);
 

@@ -18,7 +18,8 @@ std::optional<PassPlan> FlatCacheManager::plan(std::span<const Work> work) {
   for (const Work& wanted : work) {
     Reservation* reservation = find(wanted.sequence);
     if (reservation == nullptr) reservation = find(kNobody);
-    // Capacity is checked before anything is written; a refusal takes back what this plan has registered.
+    // The capacity is checked before anything is written. A refusal frees the reservations that this plan has
+    // given.
     if (reservation == nullptr || static_cast<std::int64_t>(wanted.token_ids.size()) > shape_.max_seq_len) {
       abort(plan);
       return std::nullopt;
@@ -50,7 +51,7 @@ void FlatCacheManager::abort(const PassPlan& plan) {
 }
 
 void FlatCacheManager::free(std::int32_t sequence) {
-  // What lies in the buffer may stay: nothing reads beyond a sequence's length.
+  // The rows may stay in the buffer: nothing reads beyond a sequence's length.
   if (Reservation* reservation = find(sequence)) *reservation = Reservation{};
 }
 

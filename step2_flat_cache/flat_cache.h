@@ -1,5 +1,5 @@
 /// @file
-/// Step 2's memory of keys and values: one flat buffer, in which every sequence has room for max_seq_len
+/// Step 2's memory of keys and values: one flat buffer, in which each sequence has room for max_seq_len
 /// tokens. Chapter: step2_flat_cache/README.md.
 #pragma once
 
@@ -38,8 +38,9 @@ class FlatCacheManager final : public KvManager {
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;
-  /// @throws std::logic_error if a sequence has two reservations, or one is held but empty, filled but free,
-  /// or filled beyond its end. Not between `plan` and `commit` or `abort`.
+  /// For tests; call it between passes, not between `plan` and `commit` or `abort`.
+  /// @throws std::logic_error if a sequence has two reservations, or if a reservation is held but empty,
+  /// filled but free, or filled beyond its end.
   void check_invariants() const;
 
  private:
@@ -55,14 +56,14 @@ class FlatCacheManager final : public KvManager {
 
   FlatCacheShape shape_;
   std::vector<Reservation> reservations_;  // [sequences]
-  bool planned_ = false;                   // neither committed nor aborted yet
+  bool planned_ = false;                   // a plan is neither committed nor aborted yet
 };
 
 /// The flat buffer itself.
 class FlatCacheStore final : public KvStore {
  public:
-  /// Reserves the address space; memory appears as tokens are stored.
-  /// @throws RunError when the system does not give it.
+  /// Reserves the address space; the system gives memory as tokens are stored.
+  /// @throws RunError when the system does not give the address space.
   FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype, ThreadPool& threads);
 
   void begin(const PassPlan& plan) override { plan_ = &plan; }

@@ -1,6 +1,6 @@
 /// @file
-/// Step 2: decoding with a flat cache. Every sequence reserves room for its longest possible self, and each
-/// new token computes one row of K and V.
+/// Step 2: decoding with a flat cache. Every sequence reserves room for the longest text it may become, and
+/// each new token computes one row of K and V.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
 #include "common/server/serve.h"

@@ -15,9 +15,9 @@
 namespace kvcache {
 namespace {
 
-/// One reservation per request, of --max-seq-len positions or as many as the model can see; but no more than
-/// the requests need where that would be more than the machine's memory. A server's requests may need any
-/// number; there it is what fits.
+/// One reservation per request, of --max-seq-len positions or else of the model's context. Where reservations
+/// of the model's context exceed the memory, a run reserves what its longest request needs, and a server what
+/// fits.
 FlatCacheShape reservation(const Program& program) {
   const ModelConfig& config = program.model->config();
   FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,

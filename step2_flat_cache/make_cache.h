@@ -6,8 +6,9 @@
 
 namespace kvcache {
 
-/// One reservation per request of `program`, which must outlive it.
-/// @throws InputError for a prompt that its reservation could never hold; RunError when there is no memory.
+/// Makes one reservation for each request of `program`, which must outlive the result.
+/// @throws InputError for a prompt that its reservation could never hold; RunError when there is too little
+/// memory.
 Cache make_flat_cache(const Program& program);
 
 }  // namespace kvcache

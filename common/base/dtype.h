@@ -1,5 +1,5 @@
 /// @file
-/// The three number types that weights, activations and K/V can be stored in. Sums are always float32.
+/// The three number types of weights, activations and K/V. Sums are always float32.
 #pragma once
 
 #include <cstdint>

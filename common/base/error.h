@@ -1,19 +1,19 @@
 /// @file
-/// The two ways a program of this project fails, told apart because their exit codes differ.
+/// The two kinds of failure of a program of this project. Each has its own exit code.
 #pragma once
 
 #include <stdexcept>
 
 namespace kvcache {
 
-/// What the user gave is wrong: an option, a path, the content of a file. The message is one line that names
-/// the value and says what would be right. `main` prints it on stderr and exits with 2.
+/// The input is wrong: an option, a path, the content of a file. The message is one line that names the value
+/// and says what would be right. `main` prints it on stderr and exits with 2.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The input was fine and the work failed: no memory, no device, numbers that are not finite. `main` prints
+/// The input is right and the work failed: no memory, no device, numbers that are not finite. `main` prints
 /// the one-line message on stderr and exits with 1.
 class RunError : public std::runtime_error {
  public:

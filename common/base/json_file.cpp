@@ -1,6 +1,6 @@
 /// @file
-/// Reads JSON twice: a first pass that builds nothing looks for what the library would let through (duplicate
-/// fields, endless nesting, more values than memory should hold), the second builds the value.
+/// Reads JSON twice. The first pass builds nothing and refuses what the library would accept: duplicate
+/// fields, endless nesting, more values than memory should hold. The second pass builds the value.
 #include "common/base/json_file.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ std::string_view first_characters(std::string_view json_text, std::size_t most) 
   while (end < json_text.size()) {
     std::size_t length = 1;
     if (json_text[end] == '\\') length = json_text.substr(end + 1, 1) == "u" ? 6 : 2;
-    // Two escapes that are one character.
+    // A pair of escapes that stands for one character.
     const std::string_view high = json_text.substr(end, 4);
     if (high == "\\ud8" || high == "\\ud9" || high == "\\uda" || high == "\\udb") length = 12;
     if (end + length > most) break;
@@ -40,7 +40,7 @@ std::string_view first_characters(std::string_view json_text, std::size_t most) 
   return json_text.substr(0, end);
 }
 
-/// "... at line 3, column 5": of a byte of `text`, both from 1.
+/// "line 3, column 5" of a byte of `text`, both counted from 1.
 std::string place_of(std::size_t byte, std::string_view text) {
   const std::string_view before = text.substr(0, byte);
   const std::size_t line_begin = before.rfind('\n') + 1;  // 0 where there is none
@@ -48,8 +48,8 @@ std::string place_of(std::size_t byte, std::string_view text) {
                      before.size() - line_begin + 1);
 }
 
-/// The library quotes all that it has read since the last thing that it knew, each control character as eight
-/// bytes. What is told of it is the end, where the fault is.
+/// Shortens the library's quotation to its end, where the fault is. The library quotes everything it has read
+/// since the last token, with eight bytes for each control character.
 void shorten_quotation(std::string& message, std::string_view beginning) {
   constexpr std::size_t most = 60;
   const std::size_t found = message.find(beginning);
@@ -73,14 +73,14 @@ std::string plain(std::string message) {
   return message;
 }
 
-/// Where `text` opens a list or an object inside `depth` others; its end if it does not.
+/// Where `text` opens a list or an object inside `depth` others; the end of `text` if it never does.
 std::size_t first_deeper_than(std::size_t depth, std::string_view text) {
   std::size_t open = 0;
   bool in_string = false;
   for (std::size_t at = 0; at < text.size(); ++at) {
     if (text[at] == '"') in_string = !in_string;
     if (in_string) {
-      at += text[at] == '\\' ? 1 : 0;  // what is escaped ends nothing
+      at += text[at] == '\\' ? 1 : 0;  // an escaped quote does not end the string
     } else if (text[at] == '[' || text[at] == '{') {
       if (open++ == depth) return at;
     } else if (text[at] == ']' || text[at] == '}') {

@@ -1,5 +1,5 @@
 /// @file
-/// Maps files, and keeps a table of what is mapped that a signal handler may read: at any moment, on any
+/// Maps files and keeps a table of the mappings. A signal handler may read the table at any moment, on any
 /// thread, without a lock or an allocation.
 #include "common/base/mapped_file.h"
 
@@ -22,7 +22,8 @@
 namespace kvcache {
 namespace {
 
-/// A mapping as the handler sees it. `line` belongs to the mapping's owner and is set last, cleared first.
+/// A mapping as the handler sees it. `line` belongs to the mapping's owner, which sets it last and clears it
+/// first.
 struct Mapped {
   std::atomic<bool> taken = false;
   std::atomic<std::uintptr_t> begin = 0;
@@ -30,11 +31,11 @@ struct Mapped {
   std::atomic<const std::string*> line = nullptr;  ///< what to print; nullptr: no mapping now
 };
 
-/// Global, because a signal handler has no arguments of its own. The largest checkpoints have some two
-/// hundred files; one beyond the table is mapped like the others, without the line.
+/// Global, because a signal handler has no arguments of its own. The largest checkpoints have about two
+/// hundred files. A file beyond the table is mapped like the others, but without a message.
 constinit std::array<Mapped, 1024> mapped_files;
 
-/// Frees the mapping and its place in the table.
+/// Owns a mapping and its place in the table; frees both.
 class Owner {
  public:
   Owner(void* memory, std::size_t size, const std::filesystem::path& path)
@@ -79,8 +80,8 @@ const std::string* line_about(const void* address) {
   return nullptr;
 }
 
-/// Only async-signal-safe calls. All threads read weights, so several may come here at once: the first prints
-/// and ends the process, the others wait for that.
+/// Makes only async-signal-safe calls. All threads read weights, so several may come here at once: the first
+/// prints and ends the process, and the others wait.
 void on_bus_error(int signal, siginfo_t* info, void*) {
   static std::atomic_flag entered;
   while (entered.test_and_set()) ::pause();

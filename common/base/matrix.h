@@ -1,6 +1,5 @@
 /// @file
-/// Matrices as they are passed around: activations in the memory of a device, and views of weights. Chapter:
-/// step 1.
+/// Activations in the memory of a device, and views of weights. Chapter: docs/transformer.md.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +10,15 @@
 
 namespace kvcache {
 
-/// Activations [rows, cols] in the memory of a device. On the CPU they are floats (holding values of the
-/// activation type); on a GPU they are numbers of that type.
+/// Activations [rows, cols] in the memory of a device. On the CPU they are floats, rounded to the activation
+/// type; on a GPU they are numbers of that type.
 struct Matrix {
   std::shared_ptr<void> memory;  ///< owns `data`
   void* data = nullptr;          ///< [rows, cols], row r at r * stride numbers
   std::int64_t rows = 0;         ///< tokens
   std::int64_t cols = 0;         ///< numbers per row
   std::int64_t stride = 0;       ///< numbers between rows, >= cols
-  std::int64_t capacity = 0;     ///< numbers there is room for
+  std::int64_t capacity = 0;     ///< numbers that fit into the memory
 
   float* row(std::int64_t r) { return static_cast<float*>(data) + r * stride; }  ///< on the CPU
   const float* row(std::int64_t r) const {
@@ -27,7 +26,7 @@ struct Matrix {
   }  ///< on the CPU
 };
 
-/// A matrix [rows, cols] or, with rows == 1, a vector [cols], in the type it is stored in, row major, packed.
+/// A matrix [rows, cols] or, with rows == 1, a vector [cols], in its stored type, row major, packed.
 struct Weight {
   DType dtype = DType::f32;  ///< as stored
   std::int64_t rows = 0;     ///< output features

@@ -11,7 +11,7 @@
 
 namespace kvcache {
 
-/// Reads one number at `bytes`, which need not be aligned; exact for all three types.
+/// Reads the number at `bytes`, which need not be aligned; exact for all three types.
 [[nodiscard]] inline float read_number(DType dtype, const std::byte* bytes) {
   if (dtype == DType::f32) {
     float value;
@@ -37,7 +37,7 @@ inline void write_number(DType dtype, float value, std::byte* bytes) {
   std::memcpy(bytes, &bits, sizeof bits);
 }
 
-/// `value` as it reads back after being stored in `dtype`.
+/// `value` as it reads back after it was stored in `dtype`.
 [[nodiscard]] inline float round_to(DType dtype, float value) {
   std::byte bytes[4];
   write_number(dtype, value, bytes);

@@ -14,8 +14,8 @@
 namespace kvcache {
 namespace {
 
-/// How often an idle worker looks for work before it sleeps: some tens of microseconds, longer than the
-/// pauses within a pass and short enough to leave the core to others.
+/// How often an idle worker looks for work before it sleeps. It takes some tens of microseconds: longer than
+/// the pauses within a pass, and short enough to leave the core to other programs.
 constexpr int kSpins = 1000;
 
 void pause() {
@@ -28,9 +28,9 @@ void pause() {
 
 constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
 
-/// While it lives, its thread takes subnormal numbers, those below 1.2e-38 in float32, for zero. Weights that
-/// training has driven towards zero make them by the million, many processors need a hundred cycles for each,
-/// and a sum that matters to anybody does not change.
+/// While an object lives, its thread takes subnormal numbers, those below 1.2e-38 in float32, for zero.
+/// Weights that training has driven towards zero make millions of them, and many processors need a hundred
+/// cycles for each. No sum changes that matters.
 class NoSubnormals {
  public:
 #if defined(__x86_64__)
@@ -64,7 +64,7 @@ class NoSubnormals {
   }
   std::uint64_t before_ = get();
 #else
-  NoSubnormals() {}   // as the processor has it
+  NoSubnormals() {}   // the processor stays as it is
   ~NoSubnormals() {}  // not trivial, so that a local is not called unused
 #endif
 };
@@ -76,7 +76,7 @@ ThreadPool::ThreadPool(int threads) {
     for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { worker_loop(); });
   } catch (const std::system_error& error) {
     const int started = this->threads();
-    stop_workers();  // a thread that is not joined would end the program
+    stop_workers();  // destroying a thread that is not joined would end the program
     throw RunError(fmt::format("the system gives {} of {} threads ({}); use --threads {} or fewer", started,
                                threads, error.code().message(), started));
   }
@@ -110,7 +110,7 @@ void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
 
   work();
   for (int spins = 0; unfinished_.load() > 0; ++spins) {
-    // The last tasks are running elsewhere; on a crowded machine their thread may need this core.
+    // The last tasks run on other threads; on a crowded machine such a thread may need this core.
     spins < kSpins ? pause() : std::this_thread::yield();
   }
 }

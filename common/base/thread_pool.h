@@ -1,6 +1,6 @@
 /// @file
 /// The threads under the CPU arithmetic. A pass hands work over hundreds of times, for a few microseconds
-/// each, so what matters is what happens when a thread is late.
+/// each, so the pool must not wait for a late thread.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace kvcache {
 
-/// A fixed set of threads that share the tasks of one `run` at a time. Whoever is free takes the next task,
-/// the caller too, and `run` waits for tasks, never for threads: on a busy machine a worker that the system
-/// has not scheduled is simply not there. (OpenMP's loops end in a barrier that waits for every thread; on
-/// two cores shared with other programs a pass of the tiny test models took 93 ms with it, and 0.4 ms on one
-/// thread.)
+/// A fixed set of threads that share the tasks of one `run` at a time. A free thread takes the next task, and
+/// so does the caller. `run` waits for tasks, never for threads: on a busy machine, the tasks of a worker
+/// that the system has not scheduled are done by the others. (OpenMP's loops end in a barrier that waits for
+/// every thread. On two cores shared with other programs, a pass of the tiny test models took 93 ms with
+/// OpenMP, and 0.4 ms on one thread.)
 class ThreadPool {
  public:
   /// @param threads  at least 1; the thread that calls `run` is one of them
-  /// @throws RunError if the system does not give as many.
+  /// @throws RunError if the system does not give that many.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,10 +29,10 @@ class ThreadPool {
 
   /// As many threads as this process can run at once.
   static int all_threads() { return usable_processors(); }
-  /// Threads that work, the calling one among them.
+  /// Threads that work, including the calling one.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls `task(begin, end)` for pieces of [0, count) of at most `piece` each; otherwise as below.
+  /// Calls `task(begin, end)` for pieces of [0, count) of at most `piece` each; otherwise as `run`.
   template <typename Task>
   void run_pieces(std::int64_t count, std::int64_t piece, const Task& task) {
     run((count + piece - 1) / piece,
@@ -40,8 +40,8 @@ class ThreadPool {
   }
 
   /// Calls `task(index)` once for each index in [0, count), in any order, on any threads; returns when all
-  /// have returned. Tasks must not throw and must not call `run`. Only one thread may call `run` at a time.
-  /// In a task, numbers too small for float32's normal form count as zero, on every thread alike.
+  /// calls have returned. Tasks must not throw and must not call `run`. Only one thread may call `run` at a
+  /// time. In a task, subnormal float32 numbers count as zero, on every thread.
   template <typename Task>
   void run(std::int64_t count, const Task& task) {
     run_erased(count, &task,
@@ -58,9 +58,9 @@ class ThreadPool {
   void work();
   void worker_loop();
 
-  // The current run. `ticket_` holds its number in the upper half and how many tasks are not yet taken in the
-  // lower one, so that taking a task and knowing which run it belongs to are one atomic step. The other
-  // fields are read only by those who hold a task of the run, and it does not end before their task does.
+  // The current run. The upper half of `ticket_` is the number of the run, the lower half the number of tasks
+  // not yet taken. So taking a task and knowing its run are one atomic step. Only a thread that holds a task
+  // of the run reads the other fields, and the run does not end before that task.
   std::atomic<std::uint64_t> ticket_{0};
   std::atomic<std::int64_t> unfinished_{0};
   std::int64_t count_ = 0;

@@ -18,12 +18,12 @@ namespace {
 int allowed_by_affinity() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-  return static_cast<int>(std::thread::hardware_concurrency());  // more than a cpu_set_t can tell of
+  return static_cast<int>(std::thread::hardware_concurrency());  // more processors than a cpu_set_t has bits
 }
 
-/// Processors' worth of time: `quota` in each `period`, both in microseconds.
+/// The share of processors that a limit of `quota` in each `period` allows, both in microseconds.
 double share(double quota, double period) {
-  const bool is_limited = quota > 0 && period > 0;  // version 1 writes -1 where there is no limit
+  const bool is_limited = quota > 0 && period > 0;  // version 1 writes -1 for no limit
   return is_limited ? quota / period : std::numeric_limits<double>::infinity();
 }
 

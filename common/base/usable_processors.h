@@ -6,9 +6,9 @@
 
 namespace kvcache {
 
-/// As many threads as this process can run at once, at least 1: the processors that its affinity mask allows
-/// (`taskset`, a job scheduler), and no more than its control groups' share of their time (a container's
-/// `--cpus`; versions 1 and 2), a part of a processor rounded up.
+/// The number of threads that this process can run at once, at least 1. It is the number of processors that
+/// the affinity mask allows (`taskset`, a job scheduler), and at most the share of time that the control
+/// groups allow (a container's `--cpus`; versions 1 and 2), rounded up.
 /// @param root  in front of "/proc" and "/sys", for tests
 [[nodiscard]] int usable_processors(const std::filesystem::path& root = "/");
 

@@ -1,6 +1,6 @@
 /// @file
-/// See attention.h. One task is one KV head of one sequence for a few new tokens: the query heads that share
-/// the KV head are taken together, so K and V are read once for all of them.
+/// See attention.h. A task is one KV head of one sequence, for a few new tokens. It takes all query heads
+/// that share the KV head, so K and V are read once for all of them.
 #include "common/cpu/attention.h"
 
 #include <algorithm>
@@ -12,20 +12,19 @@
 namespace kvcache::cpu {
 namespace {
 
-/// Positions per chunk. Part of the result's definition: another value gives other bits.
+/// Positions per chunk. Another value gives other bits: the value is part of what the result is.
 constexpr std::int64_t kChunk = 64;
-/// Query rows (tokens x heads of a group) that one task takes at most, so that they and a chunk stay in the
-/// first-level cache.
+/// The most query rows (tokens x heads of a group) of a task: they and a chunk fit the first-level cache.
 constexpr std::int64_t kTaskQueries = 32;
 
 /// One query row of a task.
 struct Query {
   const float* q;        ///< [head_dim]
   float* out;            ///< [head_dim]
-  std::int64_t visible;  ///< positions it sees: its own and all before
+  std::int64_t visible;  ///< positions it sees: its own and all earlier ones
 };
 
-/// The running softmax of one query row: out = sum / weight once all chunks are in.
+/// The running softmax of one query row. After the last chunk, out = sum of weighted values / weight.
 struct Running {
   float largest = -std::numeric_limits<float>::infinity();
   float weight = 0;
@@ -45,7 +44,7 @@ std::int64_t padded(std::int64_t head_dim) {
 }
 
 /// scores[query][key] = q . k / sqrt(head_dim) for all keys of a chunk, tile by tile. `keys` [count] points
-/// at each row.
+/// to the rows of K.
 template <DType dtype>
 void score_chunk(std::span<const Query> queries, std::span<const std::byte* const> keys,
                  std::int64_t head_dim, float* scores) {
@@ -58,7 +57,7 @@ void score_chunk(std::span<const Query> queries, std::span<const std::byte* cons
     for (std::int64_t key = 0; key < count; key += O) {
       const std::byte* k_rows[O];
       float dots[R][O];
-      // Past the last key the tile repeats it; those scores are not used.
+      // Behind the last key the tile repeats that key; the repeated scores are not used.
       for (int o = 0; o < O; ++o) k_rows[o] = keys[static_cast<std::size_t>(std::min(key + o, count - 1))];
       dot_tile<dtype, R, O>(q_rows, k_rows, head_dim, dots);
       for (int r = 0; r < R; ++r) {
@@ -69,8 +68,8 @@ void score_chunk(std::span<const Query> queries, std::span<const std::byte* cons
   });
 }
 
-/// Turns one row of scores into weights e^(score - largest) over the `visible` first, 0 after them up to
-/// kChunk.
+/// Turns one row of scores into weights: e^(score - largest) for the first `visible` of them, 0 for the
+/// others of the chunk.
 Running softmax_chunk(float* scores, std::int64_t visible) {
   std::fill(scores + visible, scores + kChunk, -std::numeric_limits<float>::infinity());
   Vec16 tops = Vec16::load(scores);
@@ -120,7 +119,7 @@ void add_values(const float* weights, std::span<const std::byte* const> values, 
   for (; at < head_dim; at += 16) strips.template operator()<1>(at);
 }
 
-/// Adds the chunk's part to the running softmax of one row, both rescaled to the larger maximum.
+/// Adds a chunk's part to the running softmax of one row, after scaling both to the larger of their maxima.
 void merge(Running& running, float* sums, const Running& chunk, const float* chunk_sums, std::int64_t width) {
   const float top = std::max(running.largest, chunk.largest);
   float factors[16];
@@ -137,7 +136,7 @@ void merge(Running& running, float* sums, const Running& chunk, const float* chu
   }
 }
 
-/// One task: all chunks that any of `queries` sees, for one KV head.
+/// Runs one task: all chunks that any of `queries` sees, for one KV head.
 template <DType dtype>
 void attend(std::span<const Query> queries, const KvRows& rows, const SlotMap& slots,
             const AttentionShape& shape, std::int64_t kv_head, DType store_as, Scratch& scratch) {
@@ -180,8 +179,8 @@ void attend(std::span<const Query> queries, const KvRows& rows, const SlotMap& s
       return &scratch.chunk_sums[static_cast<std::size_t>(row * width)];
     };
     in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
-      // All rows of the tile see the keys that the first one sees; each goes on alone over the few that it
-      // sees beyond.
+      // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
+      // alone sees.
       const std::int64_t common = seen(query);
       add_values<dtype, R>(weights(query), {values, used}, 0, common, head_dim, sums(query));
       for (int r = 1; r < R; ++r) {
@@ -221,7 +220,8 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
   const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueries / group);
   std::vector<Task> tasks;
   for (const AttentionSequence& sequence : sequences) {
-    // The last rows see the most positions; starting with them lets the short tasks fill the gaps at the end.
+    // The last rows see the most positions. Starting with them leaves short tasks to fill the gaps at the
+    // end.
     for (std::int64_t last = sequence.row_end; last > sequence.row_begin; last -= task_rows) {
       const std::int64_t first = std::max(sequence.row_begin, last - task_rows);
       for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head)

@@ -3,9 +3,9 @@
 ///
 /// 1. `attention_plain` (attention_plain.h): the formula as it is written, one number at a time, in double.
 ///    The tests hold the second rung against it.
-/// 2. `attention` (here), which all steps run: in float32 vectors, on all threads, with K and V read once for
-///    the query heads that share them, and with a running softmax over chunks of 64 positions. So its memory
-///    does not grow with the context.
+/// 2. `attention` (here), which all steps run: float32 vectors, all threads, K and V read once for the query
+/// heads that share them, and a running softmax over chunks of 64 positions, whose memory does not grow with
+/// the context.
 ///
 /// `build/bin/bench_kernels --benchmark_filter='cpu/(decode|prefill)'` times the second.
 ///
@@ -23,20 +23,20 @@
 
 namespace kvcache::cpu {
 
-/// Where the K and V rows of one layer lie. A slot holds one token: [kv_heads, head_dim] numbers of K, and
-/// the same of V.
+/// Where the K and V rows of one layer lie. A slot holds one token: [kv_heads, head_dim] numbers of K and as
+/// many of V.
 struct KvRows {
   DType dtype = DType::f32;      ///< of the numbers of K and V
   const std::byte* k = nullptr;  ///< [slots, kv_heads, head_dim]
   const std::byte* v = nullptr;  ///< [slots, kv_heads, head_dim]
 };
 
-/// Which slot holds position p of a sequence: counted on from a first slot, or looked up in a block table.
+/// Which slot holds position p of a sequence: first slot + p, or looked up in a block table.
 struct SlotMap {
   std::int64_t first = 0;  ///< contiguous: the slot of position 0
   const std::int32_t* blocks =
       nullptr;                  ///< paged: [ceil(context / block_size)] block ids; nullptr: contiguous
-  std::int64_t block_size = 1;  ///< tokens per block; contiguous: of no meaning
+  std::int64_t block_size = 1;  ///< tokens per block; contiguous: not used
 
   /// first + position, or block_id * block_size + offset; in 64 bits.
   std::int64_t slot(std::int64_t position) const {
@@ -54,15 +54,16 @@ struct AttentionSequence {
   SlotMap slots;               ///< where its positions are kept
 };
 
-/// out = softmax(q K^T / sqrt(head_dim)) V per query head, each new token seeing the positions up to its own.
+/// out = softmax(q K^T / sqrt(head_dim)) V for each query head. Each new token sees the positions up to its
+/// own.
 /// @param q, out  [rows, heads, head_dim], rows `stride` floats apart; out is rounded to `store_as` when not
 /// f32
 ///
-/// The positions are taken in chunks of fixed size, counted from position 0, and the chunks' softmax parts
-/// merged in order, so a row's bits depend on its q and on the K and V it sees alone: not on the other rows
-/// of the pass, on where the slots lie, or on the number of threads. Slots beyond a sequence's context are
-/// never read. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et
-/// al., "FlashAttention" (2022).
+/// Positions are taken in chunks of fixed size, counted from position 0, and the softmax parts of the chunks
+/// are merged in order. So a row's bits depend only on its q and on the K and V that it sees. The other rows
+/// of the pass, the places of the slots and the number of threads change nothing. Slots beyond a sequence's
+/// context are never read. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"
+/// (2018); Dao et al., "FlashAttention" (2022).
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
                const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool);
 

@@ -1,5 +1,6 @@
 /// @file
-/// See cpu_backend.h. Everything but the products: short loops over the numbers of a row, sixteen at a time.
+/// See cpu_backend.h. All operations except matrix products: short loops over a row, sixteen numbers at a
+/// time.
 #include "common/cpu/cpu_backend.h"
 
 #include <cmath>
@@ -14,11 +15,11 @@
 namespace kvcache {
 namespace {
 
-/// Numbers that make a piece of work; with no more than that, one thread is faster than handing work over.
+/// Numbers in a piece of work. Up to this many, one thread is faster than handing work to others.
 constexpr std::int64_t kSerialNumbers = 16 * 1024;
 
-/// Rows begin on a cache line, and not a multiple of 4 KiB apart: those would compete for the same lines of
-/// the cache.
+/// Rows begin on a cache line. They are not a multiple of 4 KiB apart: such rows compete for the same lines
+/// of the cache.
 std::int64_t padded_stride(std::int64_t cols) {
   const std::int64_t stride = (cols + 15) / 16 * 16;
   return stride % 1024 == 0 ? stride + 16 : stride;
@@ -91,11 +92,11 @@ void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   matrix.cols = cols;
   matrix.stride = padded_stride(cols);
   if (rows * matrix.stride <= matrix.capacity) return;
-  // Grow by half at least: a sequence that grows by one token a pass must not allocate each time.
+  // Grow by at least half, so that a sequence that grows by one token a pass does not allocate each time.
   const std::int64_t capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
   const auto bytes = static_cast<std::size_t>(capacity) * sizeof(float);
   matrix.memory.reset();
-  matrix.capacity = 0;  // if there is no memory, there is none
+  matrix.capacity = 0;  // stays 0 if the allocation fails
   matrix.data = ::operator new(bytes, std::align_val_t(64), std::nothrow);
   if (matrix.data == nullptr) {
     throw RunError(
@@ -174,7 +175,7 @@ void CpuBackend::norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight&
 void CpuBackend::swiglu(const Matrix& gate, const Matrix& up, Matrix& out) {
   resize(out, gate.rows, gate.cols);
   for_each_row(gate.rows, gate.cols, [&](std::int64_t row) {
-    // Rows are padded to whole vectors, so the last one may be computed in full.
+    // Rows are padded to whole vectors, so the last vector may be computed in full.
     for (std::int64_t col = 0; col < gate.cols; col += 16) {
       const Vec16 g = Vec16::load(gate.row(row) + col);
       const Vec16 silu = g / (Vec16::all(1.0F) + exp(Vec16::all(0.0F) - g));

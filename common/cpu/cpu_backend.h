@@ -9,11 +9,12 @@
 
 namespace kvcache {
 
-/// float32 arithmetic on the threads of a pool, which must outlive it. With activations f16 or bf16 every
-/// stored result is rounded to that type. Each row's result depends on that row alone, bit for bit (vec16.h).
+/// Computes in float32 on the threads of a pool, which must outlive the backend. With activations f16 or
+/// bf16, every stored result is rounded to that type. Each row's result depends on that row alone, bit for
+/// bit (vec16.h).
 class CpuBackend final : public Backend {
  public:
-  /// @param activations  the type that stored results are rounded to; in memory they are floats all the same
+  /// @param activations  the type that stored results are rounded to; in memory they stay floats
   CpuBackend(DType activations, ThreadPool& threads) : activations_(activations), threads_(threads) {}
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;

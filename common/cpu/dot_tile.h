@@ -1,5 +1,5 @@
 /// @file
-/// The one inner loop under the matrix product and the attention scores: several rows times several rows at
+/// The inner loop of both the matrix product and the attention scores: several rows times several rows at
 /// once. Chapter: step 1, "The same bits".
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace kvcache {
 
-// Tile sizes that keep the accumulators in registers. They change speed only: each inner product is summed in
-// the same order in every tile.
+// Tile sizes that keep the partial sums in registers. They change only the speed: every tile sums an inner
+// product in the same order.
 #if defined(KVCACHE_AVX512)
-inline constexpr int kTileRows = 6;           ///< rows of x that meet
-inline constexpr int kTileOutputs = 4;        ///< rows of w: 24 of 32 registers
-inline constexpr int kSingleRowOutputs = 16;  ///< rows of w that one single row of x meets
+inline constexpr int kTileRows = 6;           ///< rows of x in a tile
+inline constexpr int kTileOutputs = 4;        ///< rows of w in a tile: 24 of 32 registers
+inline constexpr int kSingleRowOutputs = 16;  ///< rows of w in a tile with a single row of x
 #else
 inline constexpr int kTileRows = 2;
 inline constexpr int kTileOutputs = 3;  // 12 of 16 registers on AVX2
@@ -52,7 +52,7 @@ void dot_tile(const float* const (&x)[R], const std::byte* const (&w)[O], std::i
   std::memcpy(out, totals, sizeof out);
 }
 
-/// Covers [begin, end) with tiles of R rows, the rest with a smaller tile: calls `function.template
+/// Covers [begin, end) with tiles of R rows and the rest with smaller tiles: calls `function.template
 /// operator()<R>(row)`.
 template <int R, typename Function>
 void in_tiles(std::int64_t begin, std::int64_t end, const Function& function) {

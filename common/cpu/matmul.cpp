@@ -1,6 +1,6 @@
 /// @file
-/// See matmul.h. The loops are ordered for the caches: a tile of weights is read from memory once, widened to
-/// float once, and meets all rows; rows are taken in blocks that fit the second-level cache.
+/// See matmul.h. The loops are ordered for the caches. A tile of weights is read from memory once, widened to
+/// float once, and multiplied with all rows of a block; a block of rows fits the second-level cache.
 #include "common/cpu/matmul.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace kvcache {
 namespace {
 
-/// Outputs that one thread takes at a time; a multiple of every tile width.
+/// Outputs in a piece of work of a thread; a multiple of every tile width.
 constexpr std::int64_t kUnitOutputs = 48;
 /// Bytes of x that a block of rows may take: half of a common second-level cache.
 constexpr std::int64_t kRowBlockBytes = 512 * 1024;
@@ -29,8 +29,8 @@ void put(float value, std::int64_t row, std::int64_t output, const MatmulOutput&
   to.data[row * to.stride + output] = store_as == DType::f32 ? value : round_to(store_as, value);
 }
 
-/// R rows from `row` on, O outputs from `output` on; `w` is the first of the O rows of weights, `in` numbers
-/// apart.
+/// Computes R rows from `row` on times O outputs from `output` on. `w` is the first of the O rows of weights,
+/// which are `in` numbers apart.
 template <DType dtype, int R, int O>
 void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, std::int64_t output,
           const MatmulOutput& to, DType store_as) {
@@ -45,7 +45,7 @@ void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, 
   }
 }
 
-/// Rows [begin, end) times O outputs.
+/// Computes the rows [begin, end) times O outputs.
 template <DType dtype, int O>
 void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, const std::byte* w,
                         std::int64_t in, std::int64_t output, const MatmulOutput& to, DType store_as) {
@@ -53,7 +53,8 @@ void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, con
       begin, end, [&]<int R>(std::int64_t row) { tile<dtype, R, O>(x, row, w, in, output, to, store_as); });
 }
 
-/// One row times the outputs [begin, end): decoding. Weights go from memory straight into the registers.
+/// Computes one row times the outputs [begin, end), as in decoding. Weights go from memory straight into
+/// registers.
 template <DType dtype>
 void single_row(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
   const Weight& weight = to.projection->weight;
@@ -68,8 +69,8 @@ void single_row(const Rows& x, std::int64_t begin, std::int64_t end, const Matmu
   }
 }
 
-/// A few rows of weights as floats that begin on a cache line: loads that straddle two lines take twice as
-/// long.
+/// A few rows of weights as floats. They begin on a cache line, because a load that straddles two lines takes
+/// twice as long.
 class WideWeights {
  public:
   /// Widens `numbers` numbers of type `dtype`.
@@ -91,7 +92,7 @@ class WideWeights {
   std::vector<Line> lines_;
 };
 
-/// All rows times the outputs [begin, end): prefill and batches.
+/// Computes all rows times the outputs [begin, end), as in prefill and batches.
 template <DType dtype>
 void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
   const Weight& weight = to.projection->weight;
@@ -104,7 +105,7 @@ void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const Matmul
     std::int64_t output = begin;
     for (; output + kTileOutputs <= end; output += kTileOutputs) {
       const std::byte* w = weight.data + output * row_bytes;
-      if (last - first <= kTileRows) {  // each weight is used once: widening it apart would not pay
+      if (last - first <= kTileRows) {  // each weight is used once: widening it beforehand would not pay
         rows_times_outputs<dtype, kTileOutputs>(x, first, last, w, in, output, to, store_as);
       } else {
         w = wide.widen<dtype>(w, kTileOutputs * in);

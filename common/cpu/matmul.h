@@ -9,7 +9,7 @@
 
 namespace kvcache {
 
-/// One product of a call to `matmul`: where the rows of y = x W^T + b go.
+/// One product y = x W^T + b of a call to `matmul`, and where its rows go.
 struct MatmulOutput {
   const Projection* projection;  ///< W and b
   float* data;          ///< [rows, projection->weight.rows], each row `stride` floats after the one before
@@ -17,11 +17,11 @@ struct MatmulOutput {
 };
 
 /// Multiplies `x` [rows, in] (each row `x_stride` floats after the one before) with every projection of
-/// `outputs`; they share one parallel region, so q, k and v cost one hand-over between threads instead of
-/// three. Results are rounded to `store_as` when that is not f32.
+/// `outputs`. Results are rounded to `store_as` if it is not f32. All products share one run of the threads,
+/// so q, k and v cost one hand-over of work instead of three.
 ///
-/// Every output number is one inner product summed in the order of vec16.h: its bits depend on its row of x
-/// and its row of W alone, not on how many rows are computed together nor on the number of threads.
+/// Every output number is one inner product, summed in the order of vec16.h. So its bits depend on its row of
+/// x and its row of W alone, not on the number of rows or threads.
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
             DType store_as, ThreadPool& threads);
 

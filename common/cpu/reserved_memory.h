@@ -1,5 +1,5 @@
 /// @file
-/// Address space for a K/V cache on the CPU: reserved at once, backed by memory only where it is touched.
+/// Address space for a K/V cache on the CPU: reserved at once, given memory only where it is written.
 /// Chapter: step 2.
 #pragma once
 

@@ -1,5 +1,5 @@
 /// @file
-/// Writing new K/V rows where a slot mapping says, on the CPU. Chapter: step 1 (slot = row), step 3
+/// Writes new rows of K or V to their slots, on the CPU. Chapter: step 1 (slot = row), step 3
 /// (scatter).
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace kvcache::cpu {
 
-/// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A slot of -1
-/// is skipped.
+/// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A row with
+/// slot -1 is not stored.
 void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
 
 }  // namespace kvcache::cpu

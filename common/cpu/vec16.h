@@ -1,11 +1,11 @@
 /// @file
 /// Sixteen floats that are added up in one fixed order, on any processor. Chapter: step 1, "The same bits".
 ///
-/// A sum of floats depends on its order. Here every inner product keeps sixteen partial sums, lane l taking
-/// the elements l, l + 16, l + 32, ..., and ends in one fixed tree (`sum`). One 512-bit register, two 256-bit
-/// registers and a plain array all do exactly that, so the three versions below give the same bits, and so
-/// does every way of tiling the work around them. Multiply-adds are fused explicitly; the build forbids the
-/// compiler to fuse others.
+/// A sum of floats depends on the order of its terms. Here every inner product keeps sixteen partial sums:
+/// lane l takes the elements l, l + 16, l + 32, ... At the end one fixed tree (`sum`) adds the lanes. One
+/// 512-bit register, two 256-bit registers and a plain array all do exactly this, so the three versions below
+/// give the same bits. So does every way of cutting the work around them into tiles. Multiply-adds are fused
+/// explicitly, and the build forbids the compiler to fuse others.
 #pragma once
 
 #include <bit>
@@ -257,11 +257,11 @@ inline float sum(Vec16 x) {
 #endif
 }
 
-/// Lane n of the result is sum(x[n]): sixteen sums at once for little more than the price of two.
+/// Lane n of the result is sum(x[n]): sixteen sums for little more than the price of two.
 inline Vec16 sum_each(const Vec16 (&x)[16]) {
 #if defined(KVCACHE_AVX512)
-  // Each round adds the two halves of two vectors and keeps both results in one, so sixteen vectors become
-  // one in 8 + 4 + 2 + 1 additions. The order within each sum is that of `sum`.
+  // Each round adds the halves of two vectors and puts both results into one vector, so sixteen vectors
+  // become one in 8 + 4 + 2 + 1 additions. The order within each sum is that of `sum`.
   __m512 eight[8], four[4], two[2];
   for (int n = 0; n < 8; ++n) {
     const __m512 a = x[n].lanes, b = x[n + 8].lanes;
@@ -287,7 +287,7 @@ inline Vec16 sum_each(const Vec16 (&x)[16]) {
 #endif
 }
 
-/// The largest lane; NaN is not looked for.
+/// The largest lane. Lanes that are NaN are ignored, except lane 0.
 inline float largest(Vec16 x) {
   float lanes[16];
   x.store(lanes);
@@ -296,8 +296,8 @@ inline float largest(Vec16 x) {
   return result;
 }
 
-/// e^x per lane, to about one unit in the last place, the same bits everywhere. Below -87 the result is 0 (so
-/// -infinity gives exactly 0), above 88 it is that of 88; NaN stays NaN.
+/// e^x per lane, to about one unit in the last place; the same bits on every processor. Below -87 the result
+/// is 0 (so -infinity gives exactly 0), above 88 it is that of 88; NaN stays NaN.
 inline Vec16 exp(Vec16 x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2; e^r is its Taylor polynomial, whose next term r^8 / 8! is below
   // 2^-27.

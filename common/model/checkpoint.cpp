@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-/// Up to four weight files of other formats or names in `folder`, for the message that none can be used.
+/// Up to four weight files in `folder` of other formats or names, for the message that none of them is read.
 std::string other_weight_files(const fs::path& folder) {
   const std::set<std::string> endings = {".bin",         ".gguf", ".ggml",    ".pt",  ".pth",
                                          ".safetensors", ".h5",   ".msgpack", ".onnx"};
@@ -40,7 +40,7 @@ std::string other_weight_files(const fs::path& folder) {
       folder.string(), others.empty() ? "" : ", not from " + others));
 }
 
-/// Tensor names by shard name, as `weight_map` has them.
+/// The tensor names of each shard, as `weight_map` lists them.
 std::map<std::string, std::set<std::string>> read_index(const fs::path& index) {
   const json content = read_json_file(index);
   const auto map = content.is_object() ? content.find("weight_map") : content.end();
@@ -62,7 +62,7 @@ std::map<std::string, std::set<std::string>> read_index(const fs::path& index) {
   return shards;
 }
 
-/// Adds the tensors of one shard, which must be those that the index lists for it.
+/// Adds the tensors of one shard. They must be those that the index lists for the shard.
 void add_shard(Checkpoint& checkpoint, const fs::path& path, const std::set<std::string>& listed) {
   if (!has_entry(path))
     throw InputError(fmt::format("{}: no such file, but {} says that it holds {} tensors, {} for one",

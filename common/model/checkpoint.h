@@ -11,24 +11,24 @@
 
 namespace kvcache {
 
-/// One tensor and the file that messages about it name.
+/// One tensor, and the file that messages about it name.
 struct CheckpointTensor {
   StoredTensor stored;         ///< where its numbers are
   std::filesystem::path file;  ///< model.safetensors or a shard
 };
 
-/// What a folder holds. Tensors stay valid as long as `files`, copies of which share the mappings.
+/// The tensors of a folder. They stay valid as long as `files` or a copy of it, which shares the mappings.
 struct Checkpoint {
   std::map<std::string, CheckpointTensor> tensors;  ///< by name
-  std::filesystem::path contents;  ///< the file that decides what there is: model.safetensors or the index
+  std::filesystem::path contents;      ///< the file that lists the tensors: model.safetensors or the index
   std::vector<SafetensorsFile> files;  ///< keep the mappings alive
 };
 
 /// Opens `folder`/model.safetensors or, where there is none, the shards that
-/// `folder`/model.safetensors.index.json names (the same order as transformers). The index decides: other
-/// files of the folder are not opened, and a shard holds exactly the tensors that the index says it holds.
-/// @throws InputError naming file and tensor: no such files, a shard that is missing, damaged or outside the
-/// folder, a tensor that index and shard disagree on.
+/// `folder`/model.safetensors.index.json names (the same order as transformers). Other files of the folder
+/// are not opened, and a shard must hold exactly the tensors that the index lists for it.
+/// @throws InputError naming file and tensor: none of these files, a shard that is missing, damaged or
+/// outside the folder, a tensor on which index and shard disagree.
 [[nodiscard]] Checkpoint open_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace kvcache

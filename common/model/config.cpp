@@ -1,11 +1,11 @@
 /// @file
-/// Reads a checkpoint's config.json as transformers does, and refuses by name what this project does not do:
-/// no field that changes the result is ignored. Chapter: step 1.
+/// Reads a checkpoint's config.json as transformers does. A field that changes the result is either obeyed or
+/// refused by name, never ignored. Chapter: step 1.
 ///
-/// Where a field is absent or null, the default is transformers' own for the family (configuration_llama.py,
+/// For an absent or null field the default is that of transformers for the family (configuration_llama.py,
 /// configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py of transformers 5). Fields that
-/// only matter in training (dropout, initializer_range) or that transformers no longer uses (pretraining_tp)
-/// are not looked at.
+/// matter only in training (dropout, initializer_range) and fields that transformers no longer uses
+/// (pretraining_tp) are not read.
 #include "common/model/config.h"
 
 #include <fmt/format.h>
@@ -31,13 +31,13 @@ namespace {
 
 using nlohmann::json;
 
-// Far above any real model, low enough that products of them fit 64 bits.
+// Far above any real model, and low enough that products of these fit 64 bits.
 constexpr std::int64_t max_width = std::int64_t{1} << 24;  ///< hidden, intermediate, heads * head_dim
 constexpr std::int64_t max_count = std::int64_t{1} << 14;  ///< layers, heads, head_dim
 constexpr std::int64_t max_int32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::uintmax_t max_config_bytes = 4'000'000;  ///< real ones have a few thousand
 
-/// The members of one JSON object, and errors that name the file and the field.
+/// Reads the fields of one JSON object; its errors name the file and the field.
 class Fields {
  public:
   /// `prefix` leads to the object inside the file: "" or "rope_scaling.".
@@ -51,7 +51,7 @@ class Fields {
 
   const json& object() const { return object_; }
 
-  /// The field's value; nullptr where it is absent or null, which transformers treats alike.
+  /// The field's value; nullptr for an absent or null field, which transformers treats alike.
   const json* find(std::string_view name) const {
     const auto field = object_.find(name);
     return field == object_.end() || field->is_null() ? nullptr : &*field;
@@ -92,7 +92,7 @@ class Fields {
     if (!value->is_number() || !(value->get<double>() > 0.0)) refuse(name, "it must be a number above 0");
     return value->get<double>();
   }
-  /// A number of RoPE. Real ones lie between 1 and 1e9 or so; beyond these bounds no float32 holds the
+  /// A number of RoPE. Real files have 1 to 1e9 or so; beyond the bounds here float32 does not hold the
   /// angles.
   double rope_number(std::string_view name) const {
     const double number = positive(name);
@@ -127,7 +127,7 @@ class Fields {
   std::string prefix_;
 };
 
-/// What differs between the families besides their tensors. Defaults hold where a file has no such field.
+/// How the families differ besides their tensors. A default applies where the file lacks the field.
 struct Family {
   std::string_view architecture;
   std::string_view model_type;
@@ -176,7 +176,7 @@ void require_checkpoint_folder(const std::filesystem::path& folder) {
         fmt::format("{} holds no config.json; {}", folder.string(), holds_gguf(folder) ? no_gguf : advice));
 }
 
-/// `architectures` and `model_type` name the same family. One of them may be absent.
+/// `architectures` and `model_type` must name the same family. One of them may be absent.
 const Family& family_of(const Fields& fields) {
   constexpr std::string_view supported =
       "supported are LlamaForCausalLM (llama), MistralForCausalLM (mistral), Qwen2ForCausalLM (qwen2) and "
@@ -195,21 +195,20 @@ const Family& family_of(const Fields& fields) {
   fields.refuse(architectures != nullptr ? "architectures" : "model_type", supported);
 }
 
-/// A field that asks for something this project does not do, unless it has one of the values that ask for
-/// nothing.
+/// A field that asks for something this project does not do, unless it has one of its harmless values.
 struct Foreign {
   std::string_view field;
   json harmless;  ///< a list; absent and null are always harmless
 };
 
-/// The fields by which other families, and extensions of these three, change what the transformer computes.
+/// The fields by which other families, and extensions of these four, change what the transformer computes.
 std::vector<Foreign> foreign_fields(const Family& family) {
   const json nothing = json::array();
   const json off = {false};
   const json none = {0};
   const json one = {1};
   std::vector<Foreign> fields = {
-      // weights stored in another form; transformers too refuses an empty quantization_config
+      // weights stored in another form; transformers refuses an empty quantization_config too
       {"quantization_config", nothing},
       {"quantization", nothing},
       {"compression_config", nothing},
@@ -236,7 +235,7 @@ std::vector<Foreign> foreign_fields(const Family& family) {
       {"scale_depth", nothing},
       {"dim_model_base", nothing},
       {"clip_qkv", nothing},
-      // another position code, or a part of this one
+      // another position code, or rotation of only some numbers of a head
       {"partial_rotary_factor", one},
       {"rotary_pct", one},
       {"rope_local_base_freq", nothing},
@@ -246,7 +245,7 @@ std::vector<Foreign> foreign_fields(const Family& family) {
       {"use_mrope", off},
       {"mrope_section", nothing},
       {"alibi", off},
-      // attention that is not plain causal attention over everything before
+      // attention other than causal attention over all earlier tokens
       {"attention_chunk_size", nothing},
       {"is_causal", {true}},
       {"use_bidirectional_attention", off},
@@ -279,7 +278,7 @@ void refuse_foreign_features(const Fields& fields, const Family& family) {
   }
 }
 
-/// Whether Qwen's window has a layer to work on: those from `max_window_layers` on.
+/// Whether any layer has Qwen's window: those from `max_window_layers` on have it.
 bool window_has_layers(const Fields& fields, std::int64_t layers) {
   constexpr std::int64_t absent = 28;
   const json* full_layers = fields.find("max_window_layers");
@@ -287,7 +286,7 @@ bool window_has_layers(const Fields& fields, std::int64_t layers) {
   return !full_layers->is_number() || full_layers->get<double>() < static_cast<double>(layers);
 }
 
-/// Whether `layer_types`, where it is given, has a layer with a window.
+/// Whether `layer_types` has a layer with a window; nothing if the field is absent.
 /// @throws InputError for layers of other kinds
 std::optional<bool> windows_in_layer_types(const Fields& fields, std::int64_t layers) {
   const json* types = fields.find("layer_types");
@@ -304,14 +303,15 @@ std::optional<bool> windows_in_layer_types(const Fields& fields, std::int64_t la
   return std::any_of(types->begin(), types->end(), windowed);
 }
 
-/// Tokens that the layers with a window attend to, the newest included; 0 where no layer has one. Mistral's
-/// window is every layer's. Elsewhere `layer_types` says which layers have it; without, those of Qwen from
-/// `max_window_layers` on, and only with `use_sliding_window`. Llama has none, but transformers' own cache
-/// heeds the field there too.
+/// Tokens that a layer with a window attends to, the newest included; 0 if no layer has a window.
+/// - Mistral: every layer has it.
+/// - Qwen: only with `use_sliding_window`, the layers that `layer_types` lists, or else those from
+/// `max_window_layers` on.
+/// - Llama: its attention has none, but transformers' own cache obeys the field there too.
 std::int64_t read_sliding_window(const Fields& fields, const Family& family, std::int64_t layers) {
   const std::optional<bool> listed = windows_in_layer_types(fields, layers);
   const bool on = !family.has_window_switch || fields.flag("use_sliding_window");
-  // Absent is not null here: null is no window.
+  // An absent field means the default here, and null means no window.
   const bool null = fields.object().contains("sliding_window") && fields.find("sliding_window") == nullptr;
   const std::int64_t window =
       on && !null ? fields.size_or("sliding_window", max_int32, family.default_window) : 0;
@@ -322,16 +322,16 @@ std::int64_t read_sliding_window(const Fields& fields, const Family& family, std
   return has_layers ? window : 0;
 }
 
-/// A window of w tokens hides nothing from a sequence of w tokens, so up to there the model is computed as
-/// one without; beyond, it is refused like what is beyond any model's context.
+/// A window of w tokens hides nothing from a sequence of w tokens. So up to w tokens the model runs as one
+/// without a window, and w becomes its context: longer sequences are refused.
 void shorten_context_to_window(std::int64_t window, ModelConfig& config) {
   if (window == 0 || window >= config.max_position_embeddings) return;
   config.max_position_embeddings = window;
   config.sliding_window = window;
 }
 
-/// The frequency bands of Llama 3.1. `outer` holds `inner`: versions of transformers disagree on which of the
-/// two `original_max_position_embeddings` counts, so two that differ are refused.
+/// The frequency bands of Llama 3.1. `outer` holds `inner`. Both may have `original_max_position_embeddings`,
+/// and versions of transformers disagree which of them counts, so two that differ are refused.
 void read_llama3_bands(const Fields& outer, const Fields& inner, std::int64_t max_positions,
                        RopeConfig& rope) {
   rope.factor = inner.rope_number("factor");
@@ -349,7 +349,7 @@ void read_llama3_bands(const Fields& outer, const Fields& inner, std::int64_t ma
   rope.original_max_position_embeddings = static_cast<double>(inside);
 }
 
-/// Under `rope_type` or, in older files, `type`.
+/// The value of `rope_type` or, in older files, of `type`.
 std::string rope_type(const Fields& inner) {
   const bool has_new = inner.find("rope_type") != nullptr;
   const bool has_old = inner.find("type") != nullptr;
@@ -362,7 +362,8 @@ std::string rope_type(const Fields& inner) {
 }
 
 /// The rotary embedding from `rope_scaling` (transformers 4, next to `rope_theta`) or `rope_parameters`
-/// (transformers 5, `rope_theta` inside). As there, a filled `rope_scaling` wins, and a theta inside wins.
+/// (transformers 5, `rope_theta` inside). As in transformers, a filled `rope_scaling` wins over
+/// `rope_parameters`, and a theta inside wins over one outside.
 RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
   RopeConfig rope;
   rope.theta = fields.rope_number_or("rope_theta", 10000.0);
@@ -398,7 +399,8 @@ RopeConfig read_rope(const Fields& fields, std::int64_t max_positions) {
   return rope;
 }
 
-/// Whether the file is there and has no byte. One that cannot be asked is for its reader to complain of.
+/// Whether the file exists and is empty. For a file that cannot be looked at, the answer is no, and its
+/// reader reports the error.
 bool has_no_byte(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error) && std::filesystem::file_size(path, error) == 0;
@@ -415,9 +417,9 @@ void add_eos_ids(const Fields& fields, std::set<std::int32_t>& ids) {
   }
 }
 
-/// The union of both files' ids, so that no end that either of them names is missed. An empty
-/// generation_config.json says nothing, `{}` or no byte at all. transformers reads any damaged one as if it
-/// were absent; here it is refused, because it may have held the only end id.
+/// The end-of-sequence ids of both files together, so that none is missed. A generation_config.json that is
+/// `{}` or has no byte names none. transformers ignores a damaged generation_config.json; here it is refused,
+/// because it may have held the only end id.
 std::vector<std::int32_t> read_eos_ids(const std::filesystem::path& folder, const Fields& config,
                                        const Family& family) {
   std::set<std::int32_t> ids;
@@ -469,8 +471,8 @@ void read_sizes(const Fields& fields, const Family& family, ModelConfig& config)
 }
 
 void read_biases(const Fields& fields, const Family& family, ModelConfig& config) {
-  // Two families have no such field, and transformers does not look: Qwen2's q, k and v always have a bias,
-  // Mistral's never.
+  // transformers does not read this field for two families: Qwen2's q, k and v always have a bias, Mistral's
+  // never.
   const bool qwen2 = family.architecture == "Qwen2ForCausalLM";
   const bool asked = fields.flag("attention_bias") && !qwen2 && family.architecture != "MistralForCausalLM";
   config.qkv_bias = qwen2 || asked;
@@ -486,7 +488,7 @@ float read_epsilon(const Fields& fields) {
   return epsilon;
 }
 
-/// A model whose shape is known by name.
+/// The shape of a model that can be asked for by name.
 struct Shape {
   std::string_view name;
   std::string_view architecture;
@@ -503,8 +505,8 @@ RopeConfig llama3_rope(double factor) {
   return {RopeConfig::Type::llama3, 500000.0, factor, 1.0, 4.0, 8192};
 }
 
-/// From the config.json that each model was published with; "fairytale" is this project's own, and "tiny" is
-/// one layer of nobody's, for runs that are about bookkeeping.
+/// Taken from the config.json that each model was published with. "fairytale" is this project's model. "tiny"
+/// is made up: one layer, for runs that test bookkeeping.
 std::vector<Shape> shapes() {
   constexpr std::string_view llama = "LlamaForCausalLM";
   constexpr std::string_view qwen2 = "Qwen2ForCausalLM";

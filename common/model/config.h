@@ -1,5 +1,5 @@
 /// @file
-/// What a checkpoint's config.json says of the transformer: its sizes and the few choices that change the
+/// The transformer that a checkpoint's config.json describes: its sizes, and the choices that change the
 /// result. Chapter: step 1.
 #pragma once
 
@@ -12,11 +12,11 @@ namespace kvcache {
 
 /// How positions turn into rotation angles.
 struct RopeConfig {
-  /// How the angles are stretched for contexts longer than the model was first trained for.
+  /// How the rotation is slowed for contexts longer than the model was first trained for.
   enum class Type : std::uint8_t {
     default_,  ///< not at all
-    linear,    ///< all by `factor`
-    llama3,    ///< slow ones by `factor`, fast ones not, those between in part
+    linear,    ///< all pairs by `factor`
+    llama3,    ///< slow pairs by `factor`, fast pairs not, those between in part
   };
   Type type = Type::default_;                      ///< "rope_type" of the configuration
   double theta = 10000.0;                          ///< base of the rotation speeds
@@ -32,23 +32,23 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;               ///< rows of the embedding, ids that logits are computed for
   std::int64_t hidden_size = 0;              ///< numbers that stand for a token between layers
   std::int64_t intermediate_size = 0;        ///< numbers inside the MLP
-  std::int64_t layers = 0;                   ///< each an attention and an MLP
+  std::int64_t layers = 0;                   ///< each an attention block and an MLP block
   std::int64_t heads = 0;                    ///< query heads
   std::int64_t kv_heads = 0;                 ///< divides heads
   std::int64_t head_dim = 0;                 ///< even
-  std::int64_t max_position_embeddings = 0;  ///< the context: prompt + output tokens
-  std::int64_t sliding_window = 0;           ///< what shortened the context, in tokens; 0: nothing did
-  float rms_norm_eps = 1e-6F;                ///< added to the mean square before its root is taken
-  bool tie_word_embeddings = false;          ///< the output head is the embedding table
-  bool qkv_bias = false;                     ///< q, k and v projections have a bias
-  bool output_bias = false;  ///< the attention's output projection has a bias (Llama attention_bias)
-  bool mlp_bias = false;     ///< gate, up and down projections have a bias
-  bool qk_norm = false;      ///< per-head RMSNorm of q and k before RoPE (Qwen3)
-  RopeConfig rope;           ///< how positions rotate q and k
+  std::int64_t max_position_embeddings = 0;  ///< the context: most tokens of prompt and output together
+  std::int64_t sliding_window = 0;   ///< the window that shortened the context, in tokens; 0: none did
+  float rms_norm_eps = 1e-6F;        ///< added to the mean square before its root is taken
+  bool tie_word_embeddings = false;  ///< the head is the embedding table
+  bool qkv_bias = false;             ///< q, k and v projections have a bias
+  bool output_bias = false;          ///< the attention's output projection has a bias (Llama attention_bias)
+  bool mlp_bias = false;             ///< gate, up and down projections have a bias
+  bool qk_norm = false;              ///< per-head RMSNorm of q and k before RoPE (Qwen3)
+  RopeConfig rope;                   ///< how positions rotate q and k
   std::vector<std::int32_t>
-      eos_ids;  ///< union of config.json's and generation_config.json's, sorted, may be empty
+      eos_ids;  ///< end-of-sequence ids of config.json and generation_config.json, sorted; may be empty
 
-  /// "the model's context is 512", and where a window is the reason, that.
+  /// "the model's context is 512", and the reason if it is a sliding window.
   std::string context_sentence() const;
 
   /// Numbers of K, or of V, of one token in one layer.
@@ -61,8 +61,7 @@ struct ModelConfig {
 
 /// Reads `folder`/config.json and, where it exists, `folder`/generation_config.json.
 /// @throws InputError naming file, field and value: a missing or unreadable file, JSON that is not an object,
-/// a missing or impossible size, and, by name, everything a configuration can ask for that this project does
-/// not do.
+/// a missing or impossible size, or a field that asks for something this project does not do.
 [[nodiscard]] ModelConfig read_config(const std::filesystem::path& folder);
 
 /// The configuration of a named shape for `--random-weights`: "fairytale", "qwen3-0.6b", "tinyllama-1.1b",

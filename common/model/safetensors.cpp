@@ -1,7 +1,7 @@
 /// @file
-/// Maps a safetensors file and checks its header before anything is read through it. The order of the checks
-/// is the order of trust: sizes before the text, the text before each tensor, each tensor before the layout
-/// of all of them. Format: https://github.com/huggingface/safetensors
+/// Maps a safetensors file and checks its header before any tensor is read. Each check relies on the ones
+/// before it: sizes, then the text, then each tensor, then the layout of all tensors. Format:
+/// https://github.com/huggingface/safetensors
 #include "common/model/safetensors.h"
 
 #include <fmt/format.h>
@@ -28,14 +28,14 @@ using nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "the data of a safetensors file is little-endian");
 
 constexpr std::uint64_t length_bytes = 8;
-/// What the format's own implementation allows.
+/// The limit of the format's own implementation.
 constexpr std::uint64_t max_header_bytes = 100'000'000;
 
 struct KnownType {
   std::string_view name;
   std::uint64_t bits;
 };
-/// Every type of the format. Which of them can be weights is not this file's business.
+/// Every type of the format. weights.cpp decides which of them can be weights.
 constexpr std::array<KnownType, 22> known_types{{
     {"BOOL", 8},        {"U8", 8},      {"I8", 8},      {"U16", 16},    {"I16", 16},    {"U32", 32},
     {"I32", 32},        {"U64", 64},    {"I64", 64},    {"F16", 16},    {"BF16", 16},   {"F32", 32},
@@ -43,7 +43,7 @@ constexpr std::array<KnownType, 22> known_types{{
     {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
 }};
 
-/// A tensor of the header while it is checked. Offsets count from the start of the data.
+/// A tensor of the header, before all checks are done. Offsets count from the start of the data.
 struct Entry {
   std::string name;
   std::string dtype;
@@ -52,7 +52,7 @@ struct Entry {
   std::uint64_t end = 0;
 };
 
-/// Throws errors that name the file and, after `about`, the tensor.
+/// Throws errors that name the file and, if made by `about`, the tensor.
 class Complaint {
  public:
   explicit Complaint(const std::filesystem::path& path) : where_(path.string()) {}
@@ -104,7 +104,7 @@ std::vector<std::int64_t> read_counts(const json& list, const char* field, const
   return list.get<std::vector<std::int64_t>>();
 }
 
-/// Bits that `shape` numbers of a type take; nothing where that does not fit 64 bits.
+/// Bits that a tensor of this shape takes; nothing if they do not fit 64 bits.
 std::optional<std::uint64_t> bits_of(const std::vector<std::int64_t>& shape, std::uint64_t bits_each) {
   std::uint64_t bits = bits_each;
   for (const std::int64_t extent : shape)
@@ -112,8 +112,8 @@ std::optional<std::uint64_t> bits_of(const std::vector<std::int64_t>& shape, std
   return bits;
 }
 
-/// One member of the header, alone: its fields are of the right kind, and the offsets span what the shape
-/// needs.
+/// Checks one tensor by itself: its fields have the right types, and its offsets span the bytes that its
+/// shape needs.
 Entry read_entry(const std::string& name, const json& fields, const Complaint& complaint) {
   if (!fields.is_object())
     complaint.fail(fmt::format("{}; it must be an object with dtype, shape and data_offsets", shown(fields)));
@@ -148,7 +148,7 @@ Entry read_entry(const std::string& name, const json& fields, const Complaint& c
   return entry;
 }
 
-/// All tensors together cover the data exactly once, as the format demands.
+/// Checks that all tensors together cover the data exactly once, as the format demands.
 void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const Complaint& complaint) {
   std::sort(entries.begin(), entries.end(), [](const Entry& left, const Entry& right) {
     return std::pair(left.begin, left.end) < std::pair(right.begin, right.end);

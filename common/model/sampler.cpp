@@ -1,8 +1,8 @@
 /// @file
-/// The picks are the same on every platform because nothing here is left to one: the random numbers and the
-/// exponential are our own (the standard library's distributions and `std::exp` differ between platforms),
-/// and probabilities are whole numbers (sampling_weight.h), so that their sums do not depend on the order in
-/// which they are added.
+/// See sampler.h; read `pick` first, at the end. The picks are the same on every platform, for two reasons.
+/// The random numbers and the exponential are our own: the standard library's distributions and `std::exp`
+/// differ between platforms. And probabilities are whole numbers (sampling_weight.h), so the order of adding
+/// does not change their sums.
 
 #include "common/model/sampler.h"
 
@@ -21,19 +21,19 @@
 namespace kvcache {
 namespace {
 
-/// Under this, even the gaps between neighbouring float logits of usual size become a near certainty, and a
-/// draw would only ever decide between equal logits; there arg max is the plainer answer.
+/// Below this temperature, even neighbouring float logits of usual size differ enough to make the larger one
+/// nearly certain. A draw would then decide between equal logits only, so arg max is the plainer answer.
 constexpr double smallest_temperature = 1e-5;
 
 /// One id that can still be picked.
 struct Candidate {
   float logit;
   std::int32_t id;
-  std::uint64_t weight;  ///< its probability, not normalised, in units of 2^-weight_bits of the largest
+  std::uint64_t weight;  ///< its probability, not normalised; 2^weight_bits for the largest logit
 };
 
-/// The order in which top-k and top-p keep candidates: no two are equal, so what is kept is never a matter of
-/// the selection algorithm.
+/// The order in which top-k and top-p keep candidates. No two candidates are equal in it, so every selection
+/// algorithm keeps the same ones.
 bool ranks_before(const Candidate& left, const Candidate& right) {
   return left.logit > right.logit || (left.logit == right.logit && left.id < right.id);
 }
@@ -59,8 +59,8 @@ Picked arg_max(std::span<const float> logits) {
   return {.id = static_cast<std::int32_t>(best)};
 }
 
-/// The last of the k largest logits (its weight is not computed). One pass that keeps what beats the k-th of
-/// those seen so far; the keepers are thinned out whenever there are 2k.
+/// The last of the k largest logits (its weight is not computed). One pass over the logits keeps those that
+/// beat the k-th largest so far, and cuts its list back to k whenever it holds 2k.
 Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
   std::vector<Candidate> best;
   best.reserve(2 * k);
@@ -72,7 +72,7 @@ Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
   float to_beat = -std::numeric_limits<float>::infinity();
   for (std::size_t id = 0; id < logits.size(); ++id) {
     if (best.size() >= k && !(logits[id] > to_beat))
-      continue;  // of equal logits the lower id is there already
+      continue;  // of equal logits the lower id comes first and stays
     best.push_back({logits[id], static_cast<std::int32_t>(id), 0});
     if (best.size() == 2 * k) {
       keep_k();
@@ -83,8 +83,8 @@ Candidate last_of_top_k(std::span<const float> logits, std::size_t k) {
   return best.back();
 }
 
-/// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without those whose
-/// weight is nothing.
+/// The softmax at `temperature` of the k largest logits (0: of all), in the order of ids, without candidates
+/// of weight 0.
 std::vector<Candidate> top_k_candidates(std::span<const float> logits, float largest, double temperature,
                                         std::uint64_t k) {
   const bool all = k == 0 || k >= logits.size();
@@ -106,15 +106,16 @@ std::uint64_t total_weight(std::span<const Candidate> candidates) {
   return total;
 }
 
-/// Keeps the fewest whose weights reach p of the total. The border is found by halving, as in quickselect:
-/// rank the better half, see whether it is enough, go on in the half where the border lies. Linear in the
-/// number of candidates, where sorting 150,000 of them would take as long as a small model's forward pass.
+/// Keeps the fewest candidates whose weights reach p of the total. The border is found by halving, as in
+/// quickselect: separate the better half, see whether it is enough, go on in the half where the border lies.
+/// This takes linear time; sorting 150,000 candidates would take as long as a small model's forward pass.
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
   if (p == 1.0) return;
   const std::uint64_t total = total_weight(candidates);
   std::uint64_t missing = weight_to_reach(p, total);
 
-  // Most are so light that all of their kind together are not needed: look for the border among the others.
+  // Most candidates are so light that all of them together are not needed: look for the border among the
+  // others.
   const std::uint64_t light = (total - missing) / candidates.size();
   std::vector<Candidate> heavy;
   heavy.reserve(candidates.size());
@@ -122,7 +123,7 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
                [&](const Candidate& candidate) { return candidate.weight > light; });
 
   std::span<Candidate> half =
-      heavy;  // holds the border; `missing` is what those ranked before it leave to reach
+      heavy;  // holds the border; `missing`: the weight still to reach after those ranked before it
   while (half.size() > 1) {
     const std::size_t middle = half.size() / 2;
     std::nth_element(half.begin(), half.begin() + static_cast<std::ptrdiff_t>(middle), half.end(),
@@ -139,8 +140,8 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
   std::erase_if(candidates, [&](const Candidate& candidate) { return ranks_before(last, candidate); });
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a counter whose every value is mixed into 64 random bits, so that
-/// neighbouring seeds have nothing in common.
+/// SplitMix64 (Steele, Lea, Flood 2014): a counter, each of whose values is mixed into 64 random bits, so
+/// that neighbouring seeds give unrelated numbers.
 std::uint64_t next_random(std::uint64_t& state) {
   state += 0x9E3779B97F4A7C15;
   std::uint64_t bits = state;
@@ -181,7 +182,7 @@ Draw Sampler::draw() {
 }
 
 Picked Sampler::pick(std::span<const float> logits) {
-  const Draw drawn = draw();  // one per pick, whether it decides anything or not
+  const Draw drawn = draw();  // one draw per pick, also where it decides nothing
   const Picked best = arg_max(logits);
   if (drawn.greedy || !best.ok()) return best;
   const float largest = logits[static_cast<std::size_t>(best.id)];

@@ -1,5 +1,5 @@
 /// @file
-/// See transformer.h. Read `forward` first; each line is one line of the architecture.
+/// See transformer.h. Read `forward` first, then the two blocks.
 #include "common/model/transformer.h"
 
 #include <cmath>
@@ -10,10 +10,11 @@ namespace kvcache {
 
 namespace {
 
-// Frequencies are computed in float32, step by step: the models were trained with these roundings.
+// Speeds are computed in float32, step by step: the models were trained with these roundings.
 
-/// Waves that turn less than low_freq_factor times in the old context are stretched by `factor`, those that
-/// turn more than high_freq_factor times are kept, and those between are blended.
+/// The speed of one pair. A pair that turns less than low_freq_factor times in the old context is slowed by
+/// `factor`. A pair that turns more than high_freq_factor times is not. Between the two, the speeds are
+/// blended.
 float llama3_frequency(float frequency, const RopeConfig& rope) {
   const auto factor = static_cast<float>(rope.factor);
   const auto low = static_cast<float>(rope.low_freq_factor), high = static_cast<float>(rope.high_freq_factor);
@@ -77,7 +78,7 @@ void Transformer::forward(const PassPlan& plan, KvStore& store) {
   store.begin(plan);
   backend_->set_positions(plan.positions, inverse_frequencies_);
   backend_->embed(weights_.embedding, plan.token_ids, hidden_);
-  delta_.rows = 0;  // nothing to add yet
+  delta_.rows = 0;  // there is no result of a block to add yet
   std::vector<std::int64_t> key = store.launch_key();
   if (!key.empty()) key.push_back(hidden_.rows);
   backend_->run_layers(key, [&] {

@@ -1,6 +1,6 @@
 /// @file
-/// The small transformer that all steps share: a decoder of the Llama, Qwen2 and Qwen3 families. It knows
-/// nothing of caches; where keys and values are kept is the store's business. Chapter: step 1.
+/// The small transformer that all steps share: a decoder of the Llama, Mistral, Qwen2 and Qwen3 families. It
+/// knows nothing of caches: the store keeps keys and values. Chapter: docs/transformer.md.
 #pragma once
 
 #include <memory>
@@ -21,22 +21,23 @@ namespace kvcache {
 /// Weights, a backend, and the buffers of one pass.
 class Transformer {
  public:
-  /// @param weights  of that configuration, where `backend` computes
+  /// @param weights  of this configuration, in the memory of the backend's device
   Transformer(const ModelConfig& config, Weights weights, std::unique_ptr<Backend> backend);
   /// As above, with other rotation speeds than the configuration's, [head_dim / 2].
   Transformer(ModelConfig config, Weights weights, std::unique_ptr<Backend> backend,
               std::vector<float> inverse_frequencies);
 
-  /// What the model was made from.
+  /// The configuration that the model was made from.
   const ModelConfig& config() const { return config_; }
-  /// Bytes of weights that a pass reads, however many rows it has: all but the embedding, unless that is the
-  /// head.
+  /// Bytes of weights that a pass reads, whatever its number of rows: all but the embedding, which counts
+  /// only if it is the head too.
   std::int64_t weight_bytes_of_a_pass() const;
 
-  /// Runs `plan` through all layers. Every row attends, through `store`, to its own and all earlier positions
-  /// of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.
+  /// Runs `plan` through all layers. Every row attends, through `store`, to its own position and all earlier
+  /// ones of its sequence. The logits [plan.logits_rows, vocab] stay on the device until the next call.
   void forward(const PassPlan& plan, KvStore& store);
-  /// Chooses token ids from the logits of the last pass; a pick's row counts the plan's logits_rows.
+  /// Chooses token ids from the logits of the last pass; a pick's `row` is an index into the plan's
+  /// logits_rows.
   [[nodiscard]] std::vector<Picked> pick(std::span<const Pick> picks) {
     return backend_->pick(logits_, picks);
   }
@@ -51,11 +52,11 @@ class Transformer {
   Weights weights_;
   std::unique_ptr<Backend> backend_;
   std::vector<float> inverse_frequencies_;  // [head_dim / 2]
-  Matrix hidden_;                           // [tokens, hidden] the residual stream
+  Matrix hidden_;                           // [tokens, hidden] the rows that blocks add to
   Matrix normed_;                           // [tokens, hidden]
   Matrix q_, k_, v_, attended_;   // [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim]
   Matrix gate_, up_, activated_;  // [tokens, intermediate]
-  Matrix delta_;                  // [tokens, hidden] what a block adds; the next norm adds it
+  Matrix delta_;                  // [tokens, hidden] a block's result; the next norm adds it to hidden_
   Matrix last_, last_delta_;      // [logits_rows, hidden]
   Matrix logits_;                 // [logits_rows, vocab]
 };

@@ -1,7 +1,6 @@
 /// @file
-/// Fills the table of weights, from a checkpoint or from a seed. Both work through the same list of
-/// parameters: what the configuration says must be there, under which name and in which shape. Chapter:
-/// step 1.
+/// Fills the table of weights, from a checkpoint or from a seed. Both use one list of parameters: the weights
+/// that the configuration asks for, with their names and shapes. Chapter: docs/transformer.md.
 #include "common/model/weights.h"
 
 #include <fmt/format.h>
@@ -36,10 +35,10 @@ struct Parameter {
   std::int64_t count() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
 };
 
-/// Every weight of the model, with its place in `weights`, whose layers this makes.
+/// Lists every weight of the model with its place in `weights`; makes the layers of `weights`.
 class Parameters {
  public:
-  /// @param own_head  the head is a weight of its own, not the embedding
+  /// @param own_head  whether the head is a weight of its own, not the embedding
   Parameters(const ModelConfig& config, bool own_head, Weights& weights) {
     const std::int64_t hidden = config.hidden_size;
     const std::int64_t q_size = config.heads * config.head_dim;
@@ -70,9 +69,9 @@ class Parameters {
       parameters_.push_back({"lm_head.weight", &weights.lm_head, {config.vocab_size, hidden}, hidden});
   }
 
-  /// Takes out the biases that no layer stores: they are zero. transformers fills them so too, where
-  /// config.json has `attention_bias` and the files have none for some projection. A bias that only some
-  /// layers store stays, and is missing in the others.
+  /// Takes out the biases that no layer stores: they are zero. transformers does the same if config.json has
+  /// `attention_bias` and the files have no bias for some projection. A bias that some layers store stays in
+  /// the list, so it is reported as missing in the others.
   void drop_biases_of_no_layer(const std::function<bool(const std::string& name)>& is_stored) {
     constexpr std::string_view before_layer = "model.layers.";
     const auto within_layer = [&](const Parameter& parameter) {
@@ -107,19 +106,20 @@ void place(const Parameter& parameter, DType dtype, const std::byte* data) {
   *parameter.weight = {dtype, vector ? 1 : parameter.shape[0], parameter.shape.back(), data};
 }
 
-/// Writable memory of this process that many weights share, each at a multiple of 64 bytes.
+/// Writable memory that many weights share; each begins at a multiple of 64 bytes.
 class Buffer {
  public:
   static std::int64_t space_for(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-  /// Straight from the system, which clears no page before it is written and reports a shortage as an error.
+  /// Takes memory straight from the system, which clears a page only when it is written and reports a
+  /// shortage as an error.
   explicit Buffer(std::int64_t bytes) {
     const auto size = static_cast<std::size_t>(bytes);
     void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
       throw RunError(fmt::format("no memory for the weights: {} bytes ({:.1f} GiB): {}", bytes,
                                  static_cast<double>(bytes) / (1 << 30), std::strerror(errno)));
-    ::madvise(memory, size, MADV_HUGEPAGE);  // a hint: long rows then cost fewer address translations
+    ::madvise(memory, size, MADV_HUGEPAGE);  // a hint; with it, long rows cost fewer address translations
     owner_ = {static_cast<std::byte*>(memory), [size](std::byte* start) { ::munmap(start, size); }};
     next_ = owner_.get();
   }
@@ -132,7 +132,7 @@ class Buffer {
   std::byte* next_ = nullptr;
 };
 
-/// Tells the caller how far the work is, by numbers made of all that must be made.
+/// Tells the caller which share of the weights' numbers is made.
 class Progress {
  public:
   Progress(const LoadProgress& report, std::int64_t total) : report_(report), total_(total) {}
@@ -152,7 +152,7 @@ class Progress {
 
 // From a checkpoint.
 
-/// Names inside a checkpoint: one saved from the model without its head has no "model." in front.
+/// Names inside a checkpoint. A checkpoint of the base model has no "model." in front of them.
 class Names {
  public:
   explicit Names(const Checkpoint& checkpoint)
@@ -169,7 +169,7 @@ class Names {
 
 constexpr std::string_view head_name = "lm_head.weight";
 
-/// The tensor of a parameter. A tied table may be stored under the head's name alone.
+/// Finds the tensor of a parameter. A tied table may be stored under the head's name alone.
 const CheckpointTensor& find_tensor(const Checkpoint& checkpoint, const Parameter& parameter,
                                     const Names& names, bool tied) {
   const std::string name = names.stored(parameter.name);
@@ -183,17 +183,17 @@ const CheckpointTensor& find_tensor(const Checkpoint& checkpoint, const Paramete
                                untied_head ? ", and config.json does not tie it to the embedding" : ""));
 }
 
-/// Whether the head is a weight of its own: in an untied model, and where a tied one is stored with a head
-/// beside its embedding. The file is believed then, as transformers 5 does.
+/// Whether the head is a weight of its own: in an untied model, and in a tied model stored with both a head
+/// and an embedding. In that case the file wins over config.json, as in transformers 5.
 bool has_own_head(const Checkpoint& checkpoint, const Names& names, const ModelConfig& config) {
   return !config.tie_word_embeddings ||
          (checkpoint.tensors.contains(std::string(head_name)) &&
           checkpoint.tensors.contains(names.stored("model.embed_tokens.weight")));
 }
 
-/// A tensor that nothing asks for is an error, because leaving out a bias or a layer changes the result. Two
-/// are harmless: rotation frequencies, which are computed from config.json, and the head's name for a tied
-/// model's only table.
+/// Refuses a tensor that no parameter asks for, because leaving out a bias or a layer changes the result. Two
+/// are harmless: rotation frequencies, which are computed from config.json, and the only table of a tied
+/// model under the head's name.
 void refuse_unexpected(const Checkpoint& checkpoint, const Parameters& parameters, const Names& names,
                        const ModelConfig& config) {
   std::vector<std::string> expected;
@@ -228,11 +228,11 @@ constexpr float largest(DType dtype) {
   return dtype == DType::f16 ? 65504.0F : dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
 }
 
-/// Numbers that one task of a thread pool takes.
+/// Numbers that one task of the thread pool handles.
 constexpr std::int64_t piece = std::int64_t{1} << 16;
 
-/// Rounds `count` numbers. Returns the index of the first beyond the target's range, `count` if there is
-/// none.
+/// Rounds `count` numbers. Returns the index of the first number beyond the target's range; `count` if there
+/// is none.
 std::int64_t convert(ThreadPool& threads, DType from, const std::byte* source, DType to, std::byte* target,
                      std::int64_t count) {
   const std::int64_t from_size = size_of(from);
@@ -252,7 +252,7 @@ std::int64_t convert(ThreadPool& threads, DType from, const std::byte* source, D
   return first_beyond;
 }
 
-/// A parameter with the tensor that fills it.
+/// A parameter and the tensor that fills it.
 struct Match {
   const Parameter* parameter;
   const CheckpointTensor* tensor;
@@ -273,7 +273,7 @@ void convert_into(ThreadPool& threads, Buffer& buffer, const Match& match, DType
   place(*match.parameter, dtype, target);
 }
 
-/// What a loaded model keeps alive.
+/// The memory that a loaded model keeps alive.
 struct Owners {
   std::vector<SafetensorsFile> files;
   std::shared_ptr<std::byte> converted;
@@ -290,7 +290,8 @@ constexpr std::uint64_t mix(std::uint64_t bits) {
 }
 constexpr std::uint64_t golden_gamma = 0x9E3779B97F4A7C15U;  ///< the step between states of SplitMix64
 
-/// Nearly normal: the sum of four uniform 16-bit numbers, shifted to mean 0. Whole, hence exact everywhere.
+/// A nearly normal number: the sum of four uniform 16-bit numbers, shifted to mean 0. It is whole, so it is
+/// exact on every machine.
 constexpr std::int32_t bell(std::uint64_t bits) {
   constexpr std::int32_t mean = 2 * 65535;
   return static_cast<std::int32_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) +
@@ -298,8 +299,8 @@ constexpr std::int32_t bell(std::uint64_t bits) {
          mean;
 }
 
-/// Numbers [begin, end) of one tensor. Number `index` depends on nothing but `key` and `index`, so threads
-/// may share the work in any way.
+/// Numbers [begin, end) of one tensor. Number `index` depends on `key` and `index` alone, so threads may
+/// share the work in any way.
 void fill(ThreadPool& threads, std::uint64_t key, float scale, DType dtype, std::byte* target,
           std::int64_t begin, std::int64_t end) {
   const std::int64_t size = size_of(dtype);
@@ -311,8 +312,8 @@ void fill(ThreadPool& threads, std::uint64_t key, float scale, DType dtype, std:
   });
 }
 
-/// Standard deviation 1/sqrt(inputs): outputs keep the size of the inputs. Only operations that IEEE 754
-/// rounds correctly, so the bits are the same on every machine.
+/// The factor that gives the standard deviation 1/sqrt(inputs), with which outputs are about as large as
+/// inputs. IEEE 754 rounds every operation here correctly, so the bits are the same on every machine.
 float random_scale(std::int64_t inputs) {
   const double bell_deviation = std::sqrt((65536.0 * 65536.0 - 1.0) / 3.0);
   return static_cast<float>(1.0 / (std::sqrt(static_cast<double>(inputs)) * bell_deviation));

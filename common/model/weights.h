@@ -1,6 +1,6 @@
 /// @file
-/// The transformer's parameters, as views into a mapped checkpoint (or into memory this process made).
-/// Chapter: step 1.
+/// The transformer's weights, as views into a mapped checkpoint or into memory of this process. Chapter:
+/// docs/transformer.md.
 #pragma once
 
 #include <filesystem>
@@ -35,24 +35,25 @@ struct Weights {
   Weight embedding;                   ///< [vocab, hidden]
   std::vector<LayerWeights> layers;   ///< [layers]
   Weight final_norm;                  ///< [hidden]
-  Weight lm_head;                     ///< [vocab, hidden]; the embedding itself where the head is tied
+  Weight lm_head;                     ///< [vocab, hidden]; the embedding itself if the head is tied
   std::shared_ptr<const void> owner;  ///< keeps the mapped files or buffers alive
 };
 
-/// Called now and then while weights load, with the fraction done in [0, 1].
+/// Called now and then while weights load, with the share that is done, in [0, 1].
 using LoadProgress = std::function<void(double)>;
 
 /// Loads `folder`/model.safetensors or, where there is none, the shards that
 /// `folder`/model.safetensors.index.json names.
 ///
-/// With dtype f32 the weights stay in their stored type (F32, F16 or BF16, mixed as they come; the arithmetic
-/// widens them exactly); with f16 or bf16 those stored otherwise are rounded to it once, here.
+/// With dtype f32 every weight stays in its stored type (F32, F16 or BF16, also mixed), and the arithmetic
+/// widens it exactly. With f16 or bf16, weights of another type are rounded once, here.
 ///
-/// A tied model's head is its embedding, unless the files hold both: then each is used as stored, as
-/// transformers 5 does (one of them alone serves as both). An untied model must have both. A checkpoint saved
-/// from the base model, without "model." in its names, is read too. A bias that no layer stores is zero, as
-/// in transformers, whatever the configuration says. Tensors that the configuration has no place for are
-/// errors, except stored rotation frequencies.
+/// As in transformers 5:
+/// - The head of a tied model is its embedding. If the files hold both, each is used as stored. If they hold
+/// one, it serves as both. An untied model must have both.
+/// - A checkpoint of the base model, without "model." in its names, is read too.
+/// - A bias that no layer stores is zero, whatever the configuration says.
+/// A tensor that the configuration has no place for is an error, except stored rotation frequencies.
 /// @throws InputError naming file and tensor: one missing, unexpected, duplicated between shards, of the
 /// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
 /// 65,504.
@@ -61,7 +62,7 @@ using LoadProgress = std::function<void(double)>;
                                    DType dtype, const LoadProgress& progress = {});
 
 /// Seeded random weights of a configuration, in `dtype` (normal, standard deviation about 1/sqrt(in); norms
-/// 1). The same on every machine and for any number of threads.
+/// 1). They are the same on every machine and for any number of threads.
 /// @throws RunError when there is no memory for them.
 [[nodiscard]] Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
                                      const LoadProgress& progress = {});

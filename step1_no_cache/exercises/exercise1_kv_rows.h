@@ -8,11 +8,10 @@
 
 namespace kvcache {
 
-/// Rows of K and V per layer that step 1 computes for one sequence, and how many of them it has computed
+/// Counts the rows of K and V per layer that step 1 computes for one sequence, and those that it had computed
 /// before.
 /// @param prompt      tokens of the prompt, at least 1
-/// @param new_tokens  tokens that follow it; 0: the prompt goes through the model, and nothing is predicted
-/// from it
+/// @param new_tokens  tokens that follow it; 0: the prompt still goes through the model once
 KvRowsReport kv_rows_of_run(std::int64_t prompt, std::int64_t new_tokens);
 
 }  // namespace kvcache

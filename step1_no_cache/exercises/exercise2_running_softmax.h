@@ -9,8 +9,8 @@
 
 namespace kvcache {
 
-/// The keys and values of one head, position by position from 0 on. Each position comes once; the one before
-/// is gone.
+/// The keys and values of one head, position by position from 0 on. Each position comes once; earlier ones
+/// are gone.
 class KvStream {
  public:
   /// @param k,v  [positions, head_dim]
@@ -37,7 +37,7 @@ class KvStream {
 
 /// out = sum over j of softmax_j(q . k_j / sqrt(head_dim)) * v_j, over the positions j of the stream.
 /// @param q    [head_dim]
-/// @param kv   at least one position: those up to the query's own
+/// @param kv   the positions up to the query's own, at least one
 /// @param out  [head_dim], overwritten
 /// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 void attend_to_stream(std::span<const float> q, KvStream& kv, std::span<float> out);

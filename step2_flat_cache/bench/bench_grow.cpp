@@ -1,8 +1,8 @@
 /// @file
-/// What it costs to let a contiguous cache grow, beside reserving it: K and V of a model of Qwen3-0.6B's
-/// shape, in bf16, from no token to many. "exact" is what concatenating does: every token gets buffers of its
-/// own, into which all older rows are copied. "doubling" copies only when a buffer is full. "reservation" is
-/// this step's way and copies nothing. No model runs. Chapter: step2_flat_cache/README.md.
+/// What a contiguous cache costs that grows, against one that is reserved. K and V of a model of Qwen3-0.6B's
+/// shape in bf16 are appended token by token; no model runs. "exact": every token gets new buffers, into
+/// which all older rows are copied, as concatenation does. "doubling" copies only when a buffer is full.
+/// "reservation", this step's way, copies nothing. Chapter: step2_flat_cache/README.md.
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
@@ -24,11 +24,11 @@ constexpr std::int64_t kPlaceBytes = kLongest * kRowBytes;
 
 enum class Growth : std::uint8_t { exact, doubling, reservation };
 
-/// Where buffers come from.
+/// Gives buffers out and takes them back.
 class Memory {
  public:
-  /// @param fresh  buffers are new memory of the allocator's; otherwise memory that has been written before,
-  /// the last given back first
+  /// @param fresh  true: every buffer is new memory from the allocator. false: buffers are memory that was
+  /// written before, and the one given back last is taken first
   explicit Memory(bool fresh) : fresh_(fresh) {
     if (fresh) return;
     constexpr std::int64_t kPlaces = kBuffers + 1;  // one moves at a time
@@ -112,16 +112,16 @@ std::int64_t grow(Growth growth, std::int64_t tokens, Memory& memory) {
   return moved;
 }
 
-/// Pages of this process that the system had to give or map so far.
+/// Pages that the system had to give to this process, or map, so far.
 std::int64_t page_faults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
 }
 
-/// With memory that has been written before, growing costs what is copied. Fresh memory costs page faults
-/// besides: the allocator takes large buffers from the system and gives them back, so that in every run each
-/// page is given anew, filled with zeros, when it is first written.
+/// With memory that was written before, growing costs the copies alone. Fresh memory adds page faults: the
+/// allocator returns large buffers to the system, so in every run the system gives each page anew, filled
+/// with zeros, when it is first written.
 void grow_to(benchmark::State& state, Growth growth, bool fresh) {
   const std::int64_t tokens = state.range(0);
   Memory memory(fresh);

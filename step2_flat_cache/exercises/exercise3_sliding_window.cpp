@@ -1,19 +1,18 @@
 // Exercise 3: A reservation that keeps the last positions only
 //
-// Some models attend to the last w positions and no further. Then a reservation needs w slots, however long
-// the text becomes: it is a ring, and a new row takes the slot of a row that leaves the window.
+// In some models a token sees only the last w positions, its own among them. Then w slots are enough, however
+// long the text becomes. The reservation is a ring: a new row takes the slot of a row that leaves the window.
 //
-// Write two functions. Passes come one after the other, without gaps: `first` is the number of positions that
-// earlier passes have stored. `window`, the w above, is at least 1.
+// Write two functions. Passes follow each other without gaps: `first` is the number of positions that came
+// in earlier passes. `window` is the w above, at least 1.
 //
-// window_slots(first, rows, window): where a pass with `rows` rows (at least 1), of the positions first,
-// first + 1, ..., puts them. It returns one number per row, in order: a slot in [0, window), or -1 for a
-// row that need not be stored, because this very pass also brings `window` or more rows behind it. No slot
-// may come twice in one pass, since rows are written in no particular order.
+// window_slots(first, rows, window): the slots of a pass with `rows` rows (at least 1), which have the
+// positions first, first + 1, and so on. It returns one number per row, in order: a slot in [0, window), or
+// -1 for a row that need not be stored, because the same pass brings `window` or more rows behind it. No slot
+// may come twice in one pass, because rows are written in no particular order.
 //
-// window_in_order(length, window): from which slots to read, when `length` positions (at least 0) have
-// come so far. It returns the slots of the last min(length, window) positions, the oldest first; none for
-// length 0.
+// window_in_order(length, window): the slots to read after `length` positions (at least 0) have come. It
+// returns the slots of the last min(length, window) positions, the oldest first; none for length 0.
 //
 // Example, window 4. A prompt of 6 tokens comes, then one token:
 //
@@ -22,11 +21,11 @@
 //   window_slots(6, 1, 4)   2                position 6 takes the place of position 2
 //   window_in_order(7, 4)   3 0 1 2          the slots of positions 3 4 5 6
 //
-// Which slot a position gets is your choice, as long as both functions agree. What attention reads during a
-// pass is no matter here; only what is there after it.
+// Which slot a position gets is your choice, as long as both functions agree. Only what is stored after
+// a pass counts here, not what attention reads during it.
 //
 // The test plays prompts and decode passes on a small array, with passes shorter and longer than the window,
-// and looks after each of them whether the last positions are there, in order. No input is an error.
+// and checks after each of them that the last positions are there, in order. No input is an error.
 #include "step2_flat_cache/exercises/exercise3_sliding_window.h"
 
 namespace kvcache {

@@ -10,7 +10,7 @@ namespace kvcache {
 /// Where the rows of one pass go, in a reservation of `window` slots that keeps the last `window` positions.
 /// @param first  position of the pass's first row
 /// @param rows   of this pass, at the positions from `first` on
-/// @return [rows] slots in [0, window); -1 for a row that this very pass pushes out of the window again
+/// @return [rows] slots in [0, window); -1 for a row that the same pass pushes out of the window again
 std::vector<std::int64_t> window_slots(std::int64_t first, std::int64_t rows, std::int64_t window);
 
 /// The slots of the positions that are kept when `length` tokens have been stored, the oldest position first.

@@ -30,11 +30,11 @@ class GrowingCache {
     return {buffer_.begin() + offset(layer, position, capacity_), row_width_};
   }
   std::size_t length() const { return length_; }          ///< positions stored
-  std::size_t capacity() const { return capacity_; }      ///< positions that there is room for
+  std::size_t capacity() const { return capacity_; }      ///< positions that fit
   std::size_t rows_moved() const { return rows_moved_; }  ///< rows that `grow` has copied, over all layers
 
  private:
-  /// Makes room: a larger capacity_, every stored row at its new place, rows_moved_ counted on.
+  /// Makes room: enlarges capacity_, puts every stored row at its new place, and adds to rows_moved_.
   void grow();
 
   /// Where a row begins in a buffer with room for `capacity` positions.

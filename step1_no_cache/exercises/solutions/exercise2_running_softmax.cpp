@@ -14,7 +14,7 @@ void attend_to_stream(std::span<const float> q, KvStream& kv, std::span<float> o
   while (kv.next()) {
     const float score = scale * std::inner_product(q.begin(), q.end(), kv.key().begin(), 0.0F);
     const float new_largest = std::max(largest, score);
-    const float rescale = std::exp(largest - new_largest);  // exp(-infinity) is 0: before the first, nothing
+    const float rescale = std::exp(largest - new_largest);  // 0 at the first position: exp(-infinity)
     const float weight = std::exp(score - new_largest);
     sum = sum * rescale + weight;
     for (std::size_t n = 0; n < out.size(); ++n) out[n] = out[n] * rescale + weight * kv.value()[n];
