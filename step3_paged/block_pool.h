@@ -17,7 +17,7 @@ struct Block {
 
 /// What `BlockPool::free` found.
 enum class FreeResult : std::uint8_t {
-  freed,         ///< as it should be
+  freed,         ///< the block was in use and is free now
   already_free,  ///< a second free: refused, nothing changed
   not_a_block,   ///< an id that this pool never had: refused, nothing changed
 };

@@ -98,7 +98,7 @@ class Upload {
     check(cudaEventRecord(staging.copied.get(), stream), "recording a CUDA event");
     return device_.data();
   }
-  const T* data() const { return device_.data(); }  ///< on the GPU: what was copied last
+  const T* data() const { return device_.data(); }  ///< address on the GPU of what was copied last
 
  private:
   struct Staging {
