@@ -1,6 +1,6 @@
 /// @file
-/// The blocks of a paged KV cache, as numbers: which are free and which are taken. No tensor in sight.
-/// Chapter: step3_paged/README.md.
+/// Which blocks of a paged KV cache are free, and which one is given out next. Integers only: K and V are in
+/// paged_kv_store.h. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace kvcache {
 /// One block of the pool: room for the K and V of block_size tokens, over all layers.
 struct Block {
   std::int32_t id = 0;  ///< its number in the pool
-  bool in_use = false;  ///< whether a sequence has it
+  bool in_use = false;  ///< allocated and not freed since
 };
 
 /// What `BlockPool::free` found.
 enum class FreeResult : std::uint8_t {
-  freed,         ///< as it should be
+  freed,         ///< the block was in use and is free now
   already_free,  ///< a second free: refused, nothing changed
   not_a_block,   ///< an id that this pool never had: refused, nothing changed
 };
 
-/// A fixed number of blocks with ids 0 to total - 1. Order of reuse: the block freed last is taken first, as
-/// its memory is the most likely to be in a cache still; blocks never used come in order of id. Freeing
-/// blocks in the reverse order of their allocation restores the pool exactly.
+/// A fixed number of blocks with ids 0 to total - 1. The block freed last is allocated first, since a
+/// processor's cache may still hold it. Blocks that were never used follow in order of id. Freeing blocks in
+/// the reverse order of their allocation restores the pool exactly.
 class BlockPool {
  public:
   /// All blocks are free.
@@ -48,7 +48,7 @@ class BlockPool {
   /// [free_count] the next to be taken first.
   std::vector<std::int32_t> free_in_order() const { return {free_ids_.rbegin(), free_ids_.rend()}; }
 
-  /// @throws std::logic_error if a block is in two places or in none.
+  /// @throws std::logic_error if a block is free twice, free and in use, or neither.
   void check_invariants() const;
 
  private:
@@ -59,7 +59,7 @@ class BlockPool {
 };
 
 /// As `pool.free(id)`, for a caller that holds the block.
-/// @throws std::logic_error that names the block, if the pool refuses it: then somebody's table is wrong.
+/// @throws std::logic_error that names the block, if the pool refuses it: then a block table is wrong.
 void give_back(BlockPool& pool, std::int32_t id);
 
 }  // namespace kvcache

@@ -1,17 +1,16 @@
 /// @file
-/// See cuda_gather.h. A ladder of two kernels, as in common/cuda/scatter.cu: there the row read is known and
-/// the row written is looked up, here it is the other way round. gather_plain reaches 527 GB/s and
-/// gather_packs 2,856, where a copy reaches 2,977 (65,536 tokens, 8 KV heads of 128, bf16, H100:
-/// docs/results/2026-11-28-h100-cuda.md). This times them:
-/// build/bin/bench_kernels --benchmark_filter='cuda/(gather|copy)'
+/// See cuda_gather.h. Two rungs, as in common/cuda/scatter.cu: gather looks up the slot that it reads,
+/// scatter the slot that it writes. gather_plain reaches 527 GB/s and gather_packs 2,856, where a copy
+/// reaches 2,977 (65,536 tokens, 8 KV heads of 128, bf16, H100: docs/results/2026-11-28-h100-cuda.md). This
+/// times them: build/bin/bench_kernels --benchmark_filter='cuda/(gather|copy)'
 #include "common/cuda/move_rows.cuh"
 #include "step3_paged/cuda_gather.h"
 
 namespace kvcache::cuda {
 namespace {
 
-/// The slot that gathered row `row` comes from. The row's sequence is found by bisection, so that sequences
-/// of very different lengths keep all threads equally busy.
+/// The slot that gathered row `row` comes from. Each row finds its sequence by bisection, so all threads are
+/// equally busy, however different the lengths are.
 __device__ std::int64_t slot_of(std::int64_t row, const SlotMap& slots, const GatheredKv& to) {
   std::int64_t sequence = 0, beyond = to.sequences;  // first_slot[sequence] <= row < first_slot[beyond]
   while (beyond - sequence > 1) {
@@ -31,8 +30,8 @@ __global__ void gather_plain(const Bits* pool, SlotMap slots, std::int64_t width
   gathered[number] = pool[slot_of(row, slots, to) * width + col];
 }
 
-/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together: each thread
-/// walks the block table once, not once per number, and has several loads in flight.
+/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together. Each thread walks the block table once,
+/// not once per number, and has several loads in flight.
 __global__ void __launch_bounds__(kMoveThreads)
     gather_packs(KvRows pool, SlotMap slots, unsigned packs, GatheredKv to) {
   const std::int64_t row = row_of_lane();

@@ -1,7 +1,7 @@
 /// @file
-/// Collecting the scattered K and V rows of a pass's sequences into contiguous buffers, on the GPU. Chapter:
-/// step3_paged/README.md. Its counterpart, writing rows to their slots, is scatter_kv in
-/// common/cuda/scatter.h.
+/// Gathers the scattered K and V rows of a pass's sequences into contiguous buffers, on the GPU, for
+/// `--attention gather`. Its counterpart, scatter_kv in common/cuda/scatter.h, writes rows to their slots.
+/// Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 
 namespace kvcache::cuda {
 
-/// Where gathered rows go: the sequences lie one after the other, each from its position 0 on.
+/// Where gathered rows go: sequence after sequence, each in order of position.
 struct GatheredKv {
   void* k = nullptr;  ///< [rows, kv_heads, head_dim] on the GPU
   void* v = nullptr;  ///< as k
@@ -22,11 +22,11 @@ struct GatheredKv {
   /// position of its context.
   const std::int64_t* first_slot = nullptr;
   std::int64_t sequences = 0;  ///< of the pass
-  std::int64_t rows = 0;       ///< that there is room for; first_slot[sequences] or more
+  std::int64_t rows = 0;       ///< room in k and in v, at least first_slot[sequences]
 };
 
-/// Copies K and V of all positions from where the block table of `slots` says. Neither rows nor table entries
-/// beyond a sequence's context are read.
+/// Copies K and V of every position of every sequence, found through the block table of `slots`. Rows and
+/// table entries beyond a sequence's context are not read.
 /// @param pool   K and V of one layer
 /// @param width  numbers of a row: kv_heads * head_dim
 void gather_kv(DType dtype, const KvRows& pool, const SlotMap& slots, std::int64_t width,

@@ -70,8 +70,8 @@ void CudaPagedKvStore::send(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
-/// A decode step's slots follow from the block table and the contexts, which are sent anyway; a prefill's are
-/// sent. The plan has both: the CPU's store reads them there.
+/// A decode pass computes its slots on the GPU, from the block table and the contexts; a prefill's slots are
+/// sent. The plan holds both, because the CPU's store reads them there.
 const std::int64_t* CudaPagedKvStore::slot_mapping(const PassPlan& plan) {
   const auto sequences = std::ssize(plan.sequences);
   const bool decode = plan.row_begin.back() == sequences;
@@ -97,9 +97,9 @@ void CudaPagedKvStore::make_room_to_gather(const PassPlan& plan) {
 
 std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
   std::vector<std::int64_t> key = attention_.launch_key();
-  if (key.empty() || settings_.attention == AttentionPath::gather) return {};  // what is gathered grows
+  if (key.empty() || settings_.attention == AttentionPath::gather) return {};  // the copies grow
   key.push_back(paged_.table_width);
-  key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // whose memory it is
+  key.push_back(reinterpret_cast<std::intptr_t>(k_.data()));  // another store has another pool
   return key;
 }
 
@@ -135,7 +135,7 @@ void CudaPagedKvStore::copy_layers(std::byte* to, std::int64_t to_distance, cons
                 "copying a block");
     return;
   }
-  // The layers of a large pool lie further apart, 2 GiB or more, than one call can step.
+  // The layers of a large pool lie 2 GiB or more apart, further than one call can step.
   for (std::int64_t layer = 0; layer < layers(); ++layer) {
     cuda::check(cudaMemcpyAsync(to + layer * to_distance, from + layer * from_distance, bytes,
                                 cudaMemcpyDefault, stream),

@@ -1,6 +1,10 @@
 /// @file
-/// The K and V of a paged cache on a GPU. It follows a plan's slots, tables and copies and decides nothing.
-/// Compare paged_kv_store.h. Chapter: step3_paged/README.md.
+/// The K and V of a paged cache on a GPU: PagedKvStore (paged_kv_store.h) with kernels. Chapter:
+/// step3_paged/README.md.
+///
+/// `begin` sends a pass's slots and block tables once; then each layer queues its kernels: `write` scatters
+/// (common/cuda/scatter.h), `attend` attends (common/cuda/attention.h), with `--attention gather` after a
+/// gather (cuda_gather.h).
 #pragma once
 
 #include <cstddef>
@@ -17,19 +21,19 @@
 namespace kvcache {
 
 /// As PagedKvStore: a pool of blocks, layer-major, K and V each [layers, blocks, block_size, kv_heads,
-/// head_dim]. The work is queued in the device's stream and the host goes on.
+/// head_dim]. Work is queued in the device's stream; the host does not wait for it.
 class CudaPagedKvStore : public KvStore {
  public:
-  /// As the CPU's store takes them.
+  /// Those of the CPU's store.
   using Settings = PagedKvStore::Settings;
 
-  /// Takes the GPU's memory at once.
-  /// @throws RunError when it has not that much.
+  /// Takes the pool's memory at once.
+  /// @throws RunError when the GPU has less.
   CudaPagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
                    const cuda::Device& device);
 
-  /// Bytes that attention takes at most of the GPU's memory, beside the pool, in passes of `sequences`
-  /// sequences of `tokens` tokens together: for the parts of long rows, and for what is gathered of one
+  /// The most bytes of the GPU's memory that attention takes beside the pool, in passes of `sequences`
+  /// sequences with `tokens` tokens in all: for the parts of long rows, and for the gathered K and V of one
   /// layer.
   static std::int64_t most_bytes_of_attention(const ModelConfig& config, DType dtype, AttentionPath path,
                                               std::int64_t tokens, std::int64_t sequences);
@@ -41,34 +45,34 @@ class CudaPagedKvStore : public KvStore {
   std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
-  /// Whether `prepare_blocks` has anything to do.
+  /// Whether `prepare_blocks` has blocks to copy or to fill.
   bool prepares_blocks(const PassPlan& plan) const {
     return !plan.copies.empty() || (settings_.fill != DebugFill::none && !plan.fresh_blocks.empty());
   }
-  /// The first part of `begin`: copies and fills blocks. Nothing else of it touches them, so this can run in
-  /// a stream of its own.
+  /// The first part of `begin`: copies and fills blocks. The second part touches no block, so the first may
+  /// run in another stream.
   void prepare_blocks(const PassPlan& plan, cudaStream_t stream);
   /// The second part: slots, tables and tiles of attention go to the GPU.
   void send(const PassPlan& plan);
 
-  /// Copies K (or V) of one block, all layers; those of `to` and of `from` lie `to_distance` and
-  /// `from_distance` bytes apart. Either may be the host's memory.
+  /// Copies K (or V) of one block in all layers. The layers lie `to_distance` bytes apart in `to` and
+  /// `from_distance` bytes apart in `from`. Either may be the host's memory.
   void copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from, std::int64_t from_distance,
                    cudaStream_t stream) const;
 
-  /// Where the pool lies.
+  /// The GPU of the pool.
   const cuda::Device& device() const { return device_; }
   /// Bytes of K, or of V, of one block in one layer.
   std::int64_t block_bytes() const { return block_bytes_; }
   /// Bytes of K, or of V, of all blocks in one layer.
   std::int64_t layer_bytes() const { return layer_bytes_; }
-  /// Of the model.
+  /// Layers of the model.
   std::int64_t layers() const { return config_.layers; }
   /// K of one block in one layer, `block_bytes()` bytes on the GPU.
   std::byte* k_block(std::int64_t layer, std::int32_t block) const {
     return k_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
-  /// V of the same.
+  /// V of one block in one layer, as `k_block`.
   std::byte* v_block(std::int64_t layer, std::int32_t block) const {
     return v_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
@@ -84,7 +88,7 @@ class CudaPagedKvStore : public KvStore {
   DType dtype_;
   Settings settings_;
   const cuda::Device& device_;
-  std::int64_t max_pitch_;                              // of a copy of several layers in one call, bytes
+  std::int64_t max_pitch_;                              // bytes between layers that one copy call can step
   std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   cuda::DeviceBuffer<std::byte> k_, v_;                 // [layers, blocks, block_size, kv_heads, head_dim]
   cuda::Attention attention_;
@@ -94,10 +98,10 @@ class CudaPagedKvStore : public KvStore {
   cuda::Upload<std::int32_t> context_len_;         // [sequences]
   cuda::Upload<std::int64_t> prefill_slots_;       // [tokens]
   cuda::DeviceBuffer<std::int64_t> decode_slots_;  // [tokens]
-  const std::int64_t* slots_ = nullptr;            // [tokens] one of the two
+  const std::int64_t* slots_ = nullptr;            // [tokens] prefill_slots_ or decode_slots_
   cuda::SlotMap paged_;                            // through the block table
 
-  // Attention over gathered rows alone.
+  // With AttentionPath::gather alone.
   cuda::Upload<std::int64_t> first_slots_;                 // [sequences + 1] of the rows gathered
   cuda::DeviceBuffer<std::byte> gathered_k_, gathered_v_;  // [rows, kv_heads, head_dim] of one layer
   cuda::GatheredKv gathered_;

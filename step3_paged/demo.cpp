@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kBlockSize = 4;
 constexpr std::size_t kPromptTokens = 7;  // of each sequence: one full block and three quarters of a second
 
-/// The manager and what is drawn of it.
+/// A manager, and drawings of its state.
 class WalkThrough {
  public:
   WalkThrough(const Program& program, const Report& report)
@@ -25,7 +25,7 @@ class WalkThrough {
       ids.insert(ids.end(), sequence.output_ids.begin(), sequence.output_ids.end());
       all_ids_.push_back(std::move(ids));
     }
-    // The picture wants two sequences at least, and eleven tokens of each.
+    // The picture needs two sequences of eleven tokens.
     while (all_ids_.size() < 2) all_ids_.push_back(all_ids_.front());
     for (std::vector<std::int32_t>& ids : all_ids_) {
       while (ids.size() < kPromptTokens + kBlockSize)

@@ -8,7 +8,7 @@
 namespace kvcache {
 
 /// Replays the run's token ids through a PagedManager with blocks of four tokens and draws each moment;
-/// then sets the memory of all sequences beside that of step 2's reservations.
+/// then compares the memory of all sequences with step 2's reservations.
 void print_walk_through(const Program& program, const Report& report);
 
 }  // namespace kvcache

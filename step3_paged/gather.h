@@ -1,7 +1,6 @@
 /// @file
-/// Collecting a sequence's scattered K or V rows into one contiguous buffer, on the CPU. Chapter:
-/// step3_paged/README.md. Its counterpart, writing rows to their slots, is scatter_rows in
-/// common/cpu/scatter.h.
+/// Gathers the scattered K or V rows of a sequence into one contiguous buffer, on the CPU. Its counterpart,
+/// scatter_rows in common/cpu/scatter.h, writes rows to their slots. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +9,10 @@
 
 namespace kvcache::cpu {
 
-/// Copies the rows of the positions [0, context) from where `slots` says to `to`, one after the other.
+/// Copies the rows of the positions 0 to context - 1 from their slots to `to`, in order of position.
 /// @param pool       [slots, row_bytes]
 /// @param to         [context, row_bytes]
-/// @param row_bytes  kv_heads * head_dim numbers
+/// @param row_bytes  bytes of kv_heads * head_dim numbers
 void gather_rows(const std::byte* pool, const SlotMap& slots, std::int64_t context, std::int64_t row_bytes,
                  std::byte* to);
 

@@ -1,5 +1,5 @@
 /// @file
-/// Step 3's memory as the command line asks for it. Chapter: step3_paged/README.md.
+/// Step 3's manager and store, in the size that the command line asks for. Chapter: step3_paged/README.md.
 #pragma once
 
 #include "common/cli/program.h"
@@ -7,8 +7,8 @@
 namespace kvcache {
 
 /// A pool for the requests of `program`, which must outlive it.
-/// @throws InputError for a pool that cannot be, or a prompt that it could never hold; RunError when there is
-/// no memory.
+/// @throws InputError for a pool size that is impossible, or a prompt that the pool could never hold;
+/// RunError when there is not enough memory.
 Cache make_paged_cache(const Program& program);
 
 }  // namespace kvcache

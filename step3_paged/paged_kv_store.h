@@ -1,6 +1,6 @@
 /// @file
-/// The K and V of a paged cache on the CPU. It follows a plan's slots, tables and copies and decides nothing.
-/// Chapter: step3_paged/README.md.
+/// The K and V of a paged cache on the CPU. The store does what a plan says: it copies blocks, writes new
+/// rows to their slots, and attends through the block tables. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <vector>
@@ -15,19 +15,18 @@
 namespace kvcache {
 
 /// A pool of blocks, layer-major: K and V are each [layers, blocks, block_size, kv_heads, head_dim]. Within a
-/// layer, slot s is row s. Block-major, [blocks, layers, ...], was measured beside it (bench_pool_layout.cpp,
-/// docs/results): moving a block is faster there and attention slower, and a block is read in every pass and
-/// moved seldom.
+/// layer, slot s is row s. The chapter's notes compare block-major, [blocks, layers, ...]: it moves a block
+/// faster and attends slower.
 class PagedKvStore : public KvStore {
  public:
-  /// How K and V reach attention, and what fresh blocks are filled with.
+  /// How attention reads K and V, and what fresh blocks are filled with.
   struct Settings {
-    AttentionPath attention = AttentionPath::paged;  ///< copied together first, or read where they lie
-    DebugFill fill = DebugFill::none;                ///< for tests and doubts
+    AttentionPath attention = AttentionPath::paged;  ///< gathered first, or read in place
+    DebugFill fill = DebugFill::none;                ///< what fresh blocks hold, for tests
   };
 
-  /// Reserves the address space; memory appears as blocks are written.
-  /// @throws RunError when the system does not give it.
+  /// Reserves address space; the system adds memory as blocks are written.
+  /// @throws RunError when the system refuses.
   PagedKvStore(const ModelConfig& config, const PagedShape& shape, DType dtype, Settings settings,
                ThreadPool& threads);
 
@@ -39,13 +38,13 @@ class PagedKvStore : public KvStore {
  protected:
   /// Bytes of K, or of V, of one block in one layer.
   std::int64_t block_bytes() const { return block_bytes_; }
-  /// Of the model.
+  /// Layers of the model.
   std::int64_t layers() const { return config_.layers; }
   /// K of one block in one layer, `block_bytes()` bytes.
   std::byte* k_block(std::int64_t layer, std::int32_t block) {
     return k_.data() + layer * layer_bytes_ + block * block_bytes_;
   }
-  /// V of the same.
+  /// V of one block in one layer, as `k_block`.
   std::byte* v_block(std::int64_t layer, std::int32_t block) {
     return v_.data() + layer * layer_bytes_ + block * block_bytes_;
   }

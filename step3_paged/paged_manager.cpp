@@ -17,9 +17,9 @@ std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   PassPlan plan;
   std::vector<const std::vector<std::int32_t>*> tables;
   for (const Work& wanted : work) {
-    BlockTable& table = tables_[wanted.sequence];  // an empty one, of a sequence not seen before
+    BlockTable& table = tables_[wanted.sequence];  // makes an empty table for a new sequence
     extend(table, wanted, plan);
-    tables.push_back(&table.blocks);  // it stays where it is: growing an unordered_map moves no element
+    tables.push_back(&table.blocks);  // stays valid: a growing unordered_map moves no element
   }
   plan.set_block_table(tables);
   planned_ = true;
@@ -36,14 +36,14 @@ std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
   return blocks;
 }
 
-/// The watermark, where a sequence is admitted beside others.
+/// The watermark if a new sequence is to run beside others, else 0.
 std::int64_t PagedManager::blocks_to_keep_free(std::span<const Work> work) const {
   const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
   const auto is_new = [this](const Work& wanted) { return !tables_.contains(wanted.sequence); };
   return beside_others && std::ranges::any_of(work, is_new) ? watermark_ : 0;
 }
 
-/// Adds the rows of a sequence to the plan, with blocks to write to.
+/// Adds the new rows of a sequence to the plan, and takes the blocks that they need.
 void PagedManager::extend(BlockTable& table, const Work& wanted, PassPlan& plan) {
   plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
   while (std::ssize(table.blocks) < shape_.blocks_for(plan.context_len.back())) {
@@ -60,7 +60,7 @@ void PagedManager::commit(const PassPlan& plan) {
 }
 
 void PagedManager::abort(const PassPlan& plan) {
-  // In reverse, so that the pool hands out the same blocks next time.
+  // In reverse, so that the pool gives out the same blocks next time.
   for (auto sequence = plan.sequences.rbegin(); sequence != plan.sequences.rend(); ++sequence) {
     BlockTable& table = tables_.at(*sequence);
     while (static_cast<std::int64_t>(table.blocks.size()) > shape_.blocks_for(table.length)) {

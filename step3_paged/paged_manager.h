@@ -12,12 +12,12 @@
 
 namespace kvcache {
 
-/// Gives sequences the blocks they need, when they need them.
+/// Keeps a block table for each sequence and takes a block when a token has no slot yet.
 /// slot = block_id * block_size + offset, in 64 bits.
 class PagedManager final : public KvManager {
  public:
-  /// A new sequence is admitted only if `blocks / 100` blocks stay free for those that are already running to
-  /// grow into (the watermark); a sequence that runs alone may use these blocks too.
+  /// The watermark is `blocks / 100`: a new sequence must leave so many blocks free, so that running
+  /// sequences can grow. A sequence that runs alone may use these blocks too.
   explicit PagedManager(const PagedShape& shape)
       : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
 
@@ -33,8 +33,9 @@ class PagedManager final : public KvManager {
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const;
-  /// @throws std::logic_error if blocks are lost, held twice, or more or fewer than the lengths need. Not
-  /// between `plan` and `commit` or `abort`.
+  /// Not to be called between `plan` and `commit` or `abort`.
+  /// @throws std::logic_error if a block is lost or in two tables, or a table has more or fewer blocks than
+  /// its length needs.
   void check_invariants() const;
 
  private:
@@ -52,7 +53,7 @@ class PagedManager final : public KvManager {
   BlockPool pool_;
   std::int64_t watermark_;
   std::unordered_map<std::int32_t, BlockTable> tables_;
-  bool planned_ = false;  // neither committed nor aborted yet
+  bool planned_ = false;  // a plan waits for its commit or abort
 };
 
 }  // namespace kvcache

@@ -1,5 +1,6 @@
 /// @file
-/// What a PagedManager says of itself: memory, blocks, state, and whether all is in order.
+/// PagedManager's reports: memory, blocks, the state for a trace, and the check of its invariants. See
+/// paged_manager.h.
 #include <stdexcept>
 
 #include "step3_paged/paged_manager.h"

@@ -14,8 +14,8 @@
 namespace kvcache {
 namespace {
 
-/// Blocks for all requests at once, with the watermark that admission leaves free beside others, and for a
-/// pinned prefix. The last id of a sequence is never fed back, so it needs no slot.
+/// Blocks for all requests at once and for a pinned prefix; with several requests the watermark comes on top.
+/// The last id of a sequence never goes through the model, so it needs no slot.
 std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
   std::int64_t blocks = shape.blocks_for(static_cast<std::int64_t>(program.pinned_prefix.size()));
   for (const Request& request : program.requests) {
@@ -29,13 +29,13 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
   return total;
 }
 
-/// What blocks have to fit into.
+/// The memory that blocks must fit into.
 struct Memory {
   const char* name;
   std::int64_t bytes;
 };
 
-/// @throws InputError with the numbers if they do not.
+/// @throws InputError with the numbers if `blocks` do not fit into `memory`.
 void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, const Memory& memory) {
   const std::int64_t block_bytes = shape.block_bytes();
   if (blocks <= memory.bytes / block_bytes) return;
@@ -44,7 +44,7 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool can take. On a GPU attention has memory of its own.
+/// Bytes that a pool may take: on a GPU, what the buffers of attention leave.
 std::int64_t usable(const Program& program) {
 #ifdef WITH_CUDA
   const Options& options = program.options;
@@ -61,7 +61,7 @@ std::int64_t usable(const Program& program) {
 /// @throws InputError with the numbers, for sizes that hold no block.
 void check_holds_a_block(const Program& program, const PagedShape& shape, const Memory& memory) {
   const Options& options = program.options;
-  // One block must fit; then no product of sizes can overflow.
+  // If one block fits, no product of sizes overflows.
   if (shape.block_size > memory.bytes / shape.bytes_per_token) {
     throw InputError(
         fmt::format("--block-size {}: one block of {} bytes per token is more than {}, {} bytes; "
@@ -79,7 +79,8 @@ void check_holds_a_block(const Program& program, const PagedShape& shape, const 
   }
 }
 
-/// Blocks that the command line asks for; else what the requests need, and of that what a server may take.
+/// Blocks that the command line asks for. Without an option: as many as the requests need, and in a server at
+/// most as many as it may take.
 std::int64_t wanted_blocks(const Program& program, const PagedShape& shape, std::int64_t usable_bytes) {
   const Options& options = program.options;
   if (options.kv_memory_auto) return usable_bytes / shape.block_bytes();

@@ -1,6 +1,6 @@
 /// @file
-/// See attention.h. Here the host cuts a pass into tiles and chooses the kernels; attention_plain.cu,
-/// attention_tiles.cu and attention_mma.cu are the kernels, each faster than the one before.
+/// See attention.h. The host's half: it cuts a pass into tiles, long rows into parts (`add_decode_tiles`),
+/// and chooses the rung. The kernels are in attention_plain.cu, attention_tiles.cu and attention_mma.cu.
 #include "common/cuda/attention.h"
 
 #include <bit>
@@ -16,8 +16,8 @@ namespace {
 
 /// One rung of the ladder.
 struct Rung {
-  std::int32_t prefill_queries;  ///< that a thread block takes of a sequence with several rows
-  bool splits;                   ///< thread blocks share the positions of a row that is alone
+  std::int32_t prefill_queries;  ///< queries per thread block, for a sequence with several rows
+  bool splits;                   ///< several thread blocks share a long row in decode
   AttentionLaunch decode, prefill;
 };
 
@@ -39,9 +39,10 @@ AttentionKernels choose(AttentionKernels wanted, const Device& device, std::int6
   return fits_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::tiles;
 }
 
-/// Appends the tiles of a row that is alone: every part of its positions, for at most kTileQueries heads.
-/// @param row     the row, with what it sees
-/// @param parts   of all rows so far; counted on
+/// Appends the tiles of a decoding sequence, which has one row. Here long rows are cut: each part of
+/// `split_length` positions, for at most kTileQueries query heads, becomes one tile.
+/// @param row     sequence, row and visible are set
+/// @param parts   counts the parts of all rows
 void add_decode_tiles(std::vector<AttentionTile>& tiles, AttentionTile row, std::int32_t group, bool splits,
                       std::int32_t& parts) {
   const std::int32_t length = splits ? split_length(row.visible) : row.visible;
@@ -60,8 +61,8 @@ void add_decode_tiles(std::vector<AttentionTile>& tiles, AttentionTile row, std:
   }
 }
 
-/// Appends the tiles of `rows` rows of one sequence.
-/// @param first   the first row, with what it sees
+/// Appends the tiles of a sequence that has `rows` rows. Their positions are not cut.
+/// @param first   the first row: sequence, row and visible are set
 void add_prefill_tiles(std::vector<AttentionTile>& tiles, AttentionTile first, std::int32_t rows,
                        std::int32_t group, std::int32_t tile_queries) {
   const std::int32_t queries = rows * group;
@@ -72,8 +73,8 @@ void add_prefill_tiles(std::vector<AttentionTile>& tiles, AttentionTile first, s
   }
 }
 
-/// The number of tiles with padding, a quarter more at most: as sequences grow it seldom changes, so that a
-/// pass can be played again (recorded_passes.h). A tile of padding costs as much as looking at it.
+/// The number of tiles with padding, at most a quarter more. It seldom changes as sequences grow, so that a
+/// recorded pass can be played again (recorded_passes.h). A thread block that finds a tile of padding ends.
 std::size_t rounded_up(std::size_t tiles) {
   const std::size_t step = std::max<std::size_t>(1, std::bit_floor(tiles) / 4);
   return (tiles + step - 1) / step * step;
@@ -118,7 +119,7 @@ void Attention::list_work(AttentionKernels kernels) {
     if (rows == 1) add_decode_tiles(decode, first, group, rung.splits, parts);
     if (rows > 1) add_prefill_tiles(prefill, first, rows, group, rung.prefill_queries);
   }
-  // The longest start first, so that short ones fill the gaps at the end.
+  // The longest tiles start first, so that short ones fill the gaps at the end.
   std::ranges::stable_sort(prefill, std::ranges::greater{}, &AttentionTile::end);
 
   if (prefill.empty()) decode.resize(rounded_up(decode.size()));

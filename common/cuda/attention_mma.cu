@@ -1,8 +1,11 @@
 /// @file
 /// Attention, third rung: tensor cores and copies that run ahead, for f16 and bf16 with a head_dim of 64 or
-/// 128. Decode is bound by reading K and V, so each warp keeps a ring of tiles on their way and waits for
-/// nobody else; prefill is bound by arithmetic, so four warps share tiles of 64 keys. Chapter:
-/// step3_paged/README.md.
+/// 128. Decode is bound by reading K and V: each warp keeps a ring of tiles on their way and waits for no
+/// other warp until the end. Prefill is bound by arithmetic: four warps share tiles of 64 keys.
+///
+/// A decoding row longer than 256 positions comes to attention_mma_decode in parts, one thread block each:
+/// the host has cut it (`split_length` in attention_work.h), and `merge_parts` makes the row of them.
+/// Chapter: step3_paged/README.md.
 #include "common/cuda/attention_mma.cuh"
 #include "common/cuda/attention_parts.cuh"
 
@@ -14,16 +17,16 @@ constexpr int kWarps = 4;
 template <int D>
 struct Sizes {
   static constexpr int tile_bytes = kTileKeys * D * 2;  // of K, or of V
-  /// Tiles of K and of V that a decoding warp has on their way: 64 KiB in a block, so that the three blocks
-  /// of a multiprocessor always have the 64 KiB in flight that hide the memory's latency.
+  /// Tiles of K and of V that a decoding warp has on their way: 64 KiB in a thread block. So the three thread
+  /// blocks of a multiprocessor always have the 64 KiB in flight that hide the memory's latency.
   static constexpr int stages = D == 128 ? 2 : 4;
   static constexpr int decode_bytes = kWarps * stages * 2 * tile_bytes;
   static constexpr int prefill_keys = kWarps * kTileKeys;
-  /// K and V, twice: while one pair is worked on the next one is on its way.
+  /// Two pairs of K and V tiles: while warps compute with one pair, the next is on its way.
   static constexpr int prefill_bytes = 2 * 2 * prefill_keys * D * 2;
 };
 
-/// What the warps of a decoding block have in the end, for the merge. In the same memory as the ring.
+/// The results of a decoding block's warps, for the merge. They take the place of the ring.
 template <int D>
 struct WarpParts {
   float sums[kWarps][kTileQueries][D + 8];  // + 8: rows that are written together meet different banks
@@ -67,8 +70,9 @@ __device__ void merge_warps(const AttentionPass& pass, const AttentionTile& tile
   }
 }
 
-/// One row's queries of one KV head over one part of its positions. Warp w takes the tiles w, w + 4, ... of
-/// 16 keys. K of a tile is replaced by that of a later one as soon as it is scored, V as soon as it is added.
+/// The queries of one row and KV head, over one part of the row's positions. Warp w takes the tiles w, w + 4,
+/// ... of 16 keys. As soon as a tile's K is scored, the copy of a later K into its place starts; the same for
+/// V as soon as it is added.
 template <typename T, int D>
 __global__ __launch_bounds__(32 * kWarps,
                              3) void attention_mma_decode(const __grid_constant__ AttentionPass pass) {
@@ -91,10 +95,10 @@ __global__ __launch_bounds__(32 * kWarps,
   const auto v_tile = [&](int turn) { return k_tile(turn) + S::tile_bytes; };
   const auto copy = [&](std::uint32_t to, const T* from, int turn, std::int64_t offset) {
     if (first_key(turn) < tile.end) copy_tile<T, D>(to, from, offset);
-    commit_copies();  // an empty group too, so that the number of groups on their way is always the same
+    commit_copies();  // an empty group too: the number of groups on their way stays the same
   };
 
-  std::int64_t offsets[S::stages];  // all looked up before the first is waited for
+  std::int64_t offsets[S::stages];  // all lookups are under way before the first copy starts
 #pragma unroll
   for (int turn = 0; turn < S::stages; ++turn) offsets[turn] = offset_of(turn);
 #pragma unroll
@@ -110,11 +114,11 @@ __global__ __launch_bounds__(32 * kWarps,
   }
   queries.load(q);
 
-  // Groups complete in order, and K and V of `stages` turns are under way: when all but this many are done,
-  // the oldest is. It is K's of this turn first; a new group follows, and then it is V's.
+  // K and V of `stages` turns are on their way, as 2 * stages groups, which complete in order. So when all
+  // but kPending are done, the oldest is: first K of this turn, and after one more group V of this turn.
   constexpr int kPending = 2 * S::stages - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
-    const std::int64_t ahead = offset_of(turn + S::stages);  // looked up long before it is needed
+    const std::int64_t ahead = offset_of(turn + S::stages);  // looked up long before its copy starts
     float scores[kTileKeys / 8][4];
     wait_for_copies<kPending>();
     __syncwarp();
@@ -146,8 +150,8 @@ __global__ __launch_bounds__(32 * kWarps,
 
 static_assert(kTensorCorePrefillQueries == kWarps * kTileQueries);
 
-/// 64 queries of one sequence and KV head over all positions that any of them sees. Each warp has 16 of them,
-/// and brings a quarter of each tile of keys.
+/// 64 queries of one sequence and KV head, over all positions that any of them sees. Each warp has 16 of the
+/// queries and copies a quarter of each tile of keys.
 template <typename T, int D>
 __global__ __launch_bounds__(32 *
                              kWarps) void attention_mma_prefill(const __grid_constant__ AttentionPass pass) {
@@ -174,7 +178,7 @@ __global__ __launch_bounds__(32 *
   copy(0, offset_of(0));
   std::int64_t ahead = offset_of(S::prefill_keys);
   WarpQueries<T, D> queries;
-  int own[2], visible[2];  // the lane's two queries; rows without one repeat the last
+  int own[2], visible[2];  // the lane's two queries; rows without a query repeat the last one
   const T* q[2];
   for (int row = 0; row < 2; ++row) {
     own[row] = min(warp * 16 + lane / 4 + row * 8, tile.queries - 1);
@@ -186,7 +190,7 @@ __global__ __launch_bounds__(32 *
 
   for (int first = 0, turn = 0; first < tile.end; first += S::prefill_keys, ++turn) {
     wait_for_copies<0>();
-    __syncthreads();  // the tile is there, and nobody still reads the one before
+    __syncthreads();  // the tile has arrived, and no warp still reads the one before
     if (first + S::prefill_keys < tile.end) {
       copy(turn + 1, ahead);
       ahead = offset_of(first + 2 * S::prefill_keys);
@@ -222,7 +226,7 @@ using Kernel = void (*)(AttentionPass);
 void launch_tiles(const char* name, Kernel kernel, int shared_bytes, const AttentionPass& pass,
                   std::int64_t tiles, cudaStream_t stream) {
   if (tiles == 0) return;
-  // Else the first-level cache may be left so much that fewer blocks fit.
+  // Otherwise the first-level cache may keep so much that fewer thread blocks fit.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         name);

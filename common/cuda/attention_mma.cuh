@@ -1,10 +1,10 @@
 /// @file
-/// The tensor-core instructions that attention_mma.cu is made of, and the shared-memory layout that suits
-/// them. Compute capability 8.0 and later. Source: PTX ISA, "Matrix multiply-accumulate instructions" (the
-/// layouts of mma.m16n8k16 and ldmatrix) and "Data movement and conversion instructions: asynchronous copy".
+/// The tensor-core instructions of attention_mma.cu, and the shared-memory layout that suits them. Compute
+/// capability 8.0 and later. Source: PTX ISA, "Matrix multiply-accumulate instructions" (the layouts of
+/// mma.m16n8k16 and ldmatrix) and "Data movement and conversion instructions: asynchronous copy".
 ///
-/// In what follows lane l of a warp holds, of a 16 x 8 float32 tile, the columns 2 (l % 4) and 2 (l % 4) + 1
-/// of the rows l / 4 (numbers 0 and 1) and l / 4 + 8 (numbers 2 and 3).
+/// Of a 16 x 8 float32 tile, lane l of a warp holds two rows and two columns. Its numbers 0 and 1 are of row
+/// l / 4, its numbers 2 and 3 of row l / 4 + 8; the columns are 2 (l % 4) and 2 (l % 4) + 1.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,12 +42,12 @@ __device__ inline std::uint32_t shared_address(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/// Starts to copy 16 bytes to shared memory; where not `valid`, they become 0 and `from` is not read.
+/// Starts to copy 16 bytes to shared memory; unless `valid`, they become 0 and `from` is not read.
 __device__ inline void copy_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
-/// Closes the group of this thread's copies since the last one.
+/// Makes a group of the copies that this thread has started since its last group.
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -57,14 +57,14 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit numbers; lane l names row l % 8 of matrix l / 8, and gets of each matrix the
-/// numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+/// Loads four 8 x 8 matrices of 16-bit numbers. Lane l gives the address of row l % 8 of matrix l / 8, and
+/// gets the numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix.
 __device__ inline void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row));
 }
-/// The same of the transposed matrices: the numbers 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+/// The same for the transposed matrices: lane l gets its two numbers from column l / 4.
 __device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -88,16 +88,15 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
   }
 }
 
-/// Where pack `pack` (8 numbers, 16 bytes) of key `key` lies in a tile [keys, D], in bytes. The packs of a
-/// row change places by the key's last three bits, so that eight keys' packs of the same number lie in
-/// different banks. A tile is aligned to kTileAlignment, and so `place(key, pack ^ n)` is `place(key, pack) ^
-/// 16 * n`.
+/// Where pack `pack` (8 numbers, 16 bytes) of key `key` lies in a tile [keys, D], in bytes. The key's last
+/// three bits permute the packs of its row, so that equal packs of eight keys lie in different banks. A tile
+/// is aligned to kTileAlignment, so `place(key, pack ^ n)` is `place(key, pack) ^ 16 * n`.
 template <int D>
 __device__ inline std::uint32_t place(int key, int pack) {
   constexpr int kPacks = D / 8;
   return static_cast<std::uint32_t>((key * kPacks + (pack ^ (key % 8))) * 16);
 }
-/// Bytes, as `place` needs it.
+/// Alignment of a tile in bytes, for `place`.
 constexpr int kTileAlignment = 256;
 
 /// A warp starts to copy kTileKeys rows of K or V.
@@ -117,14 +116,14 @@ __device__ inline void copy_tile(std::uint32_t to, const T* from, std::int64_t o
   }
 }
 
-/// 16 queries in the registers of one warp, with their running softmax. The queries are the 16 rows of all
-/// tiles.
+/// 16 queries in the registers of one warp, with their running softmax. Each query is one row of the tiles of
+/// scores and sums.
 template <typename T, int D>
 struct WarpQueries {
   std::uint32_t q[D / 16][4];                 ///< the first factor of the matrix instruction, 16 columns each
-  float largest[2] = {-INFINITY, -INFINITY};  ///< scaled; of the lane's two rows
-  float weight[2] = {0, 0};  ///< of the lane's own columns; add_up_weights makes it the row's
-  float sum[D / 8][4] = {};  ///< of weighted values, 8 columns each
+  float largest[2] = {-INFINITY, -INFINITY};  ///< scaled score, of the lane's two rows
+  float weight[2] = {0, 0};  ///< sum over the lane's columns; after add_up_weights over the row
+  float sum[D / 8][4] = {};  ///< sums of weighted values, 8 columns each
 
   /// @param rows  the lane's two queries [D]
   __device__ void load(const T* const (&rows)[2]) {
@@ -175,8 +174,8 @@ struct WarpQueries {
     }
   }
 
-  /// Turns scores into weights 2^(score * scale - largest) and scales down what was summed before. A row must
-  /// see a key of the first tile it is given.
+  /// Turns scores into weights 2^(score * scale - largest) and scales the sums so far down to the new largest
+  /// score. A row must see a key of its first tile.
   template <int Keys>
   __device__ void weigh(float (&scores)[Keys / 8][4], float scale) {
 #pragma unroll
@@ -206,8 +205,8 @@ struct WarpQueries {
     }
   }
 
-  /// sum += weights V. The layout of the weights as a result is that of the left factor. @param values [Keys,
-  /// D]
+  /// sum += weights V. The weights, a result, already have the layout of a left factor.
+  /// @param values  [Keys, D] in shared memory
   template <int Keys>
   __device__ void add_values(const float (&weights)[Keys / 8][4], std::uint32_t values) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -228,7 +227,7 @@ struct WarpQueries {
     }
   }
 
-  /// Once all keys are in.
+  /// Makes `weight` the sum over the whole row. Called once, after the last tile.
   __device__ void add_up_weights() {
 #pragma unroll
     for (float& number : weight) {

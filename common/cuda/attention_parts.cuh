@@ -1,6 +1,6 @@
 /// @file
-/// What the attention kernels share: where a query lies, and how the parts of a row that several thread
-/// blocks (or warps) worked on become one. Chapter: step3_paged/README.md.
+/// What the attention kernels share: where a query and a K or V row lie, and how the parts of a row that
+/// several thread blocks (or warps) computed are merged (`merge_parts`). Chapter: step3_paged/README.md.
 #pragma once
 
 #include "common/cuda/attention_work.h"
@@ -21,8 +21,8 @@ __device__ inline int visible_to(const AttentionPass& pass, const AttentionTile&
   return tile.visible + (tile.first_query + query) / pass.group;
 }
 
-/// Where a position's row of one KV head starts in K and V, in numbers; -1 for a position from `end` on, of
-/// which nothing is looked up.
+/// Where a position's row of one KV head starts in K and V, in numbers; -1 from the tile's `end` on, without
+/// a look at the block table.
 __device__ inline std::int64_t kv_offset(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
                                          int position) {
   if (position >= tile.end) return -1;
@@ -30,13 +30,13 @@ __device__ inline std::int64_t kv_offset(const AttentionPass& pass, const Attent
 }
 
 /// Four numbers of one query's result over some of its positions. The result is sum / weight. A part without
-/// positions has the largest score -infinity and must not be the first that is added.
+/// positions has the largest score -infinity; it must not be the first that is added.
 struct PartOfFour {
   float largest = -INFINITY;  ///< scaled score
-  float weight = 0;           ///< of all positions so far, where the largest score has 1
-  float4 sum = {};            ///< of weighted values, four neighbouring numbers
+  float weight = 0;           ///< sum of the weights 2^(score - largest) so far
+  float4 sum = {};            ///< sum of the weighted values, four neighbouring numbers
 
-  /// Adds what other positions gave. Adding to nothing leaves it as it is, bit for bit.
+  /// Adds the part of other positions. The first part that is added stays as it is, bit for bit.
   __device__ void add(float2 softmax, float4 other) {
     const float top = fmaxf(largest, softmax.x);
     const float keep = exp2f(largest - top), take = exp2f(softmax.x - top);
@@ -60,15 +60,15 @@ struct PartOfFour {
   }
 };
 
-/// Where a part of a query is kept in part_softmax, and in part_sums in rows of head_dim.
+/// Index of a query's part in part_softmax, and in part_sums, whose rows have head_dim numbers.
 __device__ inline std::int64_t part_index(const AttentionPass& pass, const AttentionTile& tile, int part,
                                           int kv_head, int query) {
   const std::int64_t kept_part = tile.first_part + part;
   return (kept_part * pass.kv_heads + kv_head) * pass.part_queries + query;
 }
 
-/// Whether this thread block is the last of a tile's parts to come here; then it sees what the others wrote.
-/// All threads call it, after the block has written its part.
+/// Whether this thread block is the last one of a row's parts to get here; then it sees what the others
+/// wrote. All threads of the block call it, after the block has written its part.
 __device__ inline bool last_to_arrive(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
   __shared__ bool last;
   __threadfence();
@@ -84,8 +84,8 @@ __device__ inline bool last_to_arrive(const AttentionPass& pass, const Attention
   return last;
 }
 
-/// Merges all parts of a tile in the order of their positions and writes the result. Which thread block does
-/// it is chance; what it computes is not. No second kernel has to be launched for it.
+/// Merges all parts of a row in the order of their positions and writes the result. Any thread block may be
+/// the one that does it; the bits are the same. So no second kernel has to be started.
 template <typename T>
 __device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
   const int fours = pass.head_dim / 4;
@@ -97,7 +97,7 @@ __device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile
     for (int part = 0; part < tile.parts; ++part) {
       const std::int64_t index = part_index(pass, tile, part, kv_head, query);
       const float* sum = pass.part_sums + index * pass.head_dim + dim;
-      // Past the first-level cache, which other thread blocks' writes do not reach.
+      // Not through the first-level cache, which other thread blocks' writes do not reach.
       total.add(__ldcg(&pass.part_softmax[index]), __ldcg(reinterpret_cast<const float4*>(sum)));
     }
     total.write_result(static_cast<T*>(pass.out) + query_offset(pass, tile, kv_head, query, pass.out_stride) +

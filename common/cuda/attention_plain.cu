@@ -1,7 +1,8 @@
 /// @file
-/// Attention, first rung: the formula. One warp per query goes through the positions one by one; its lanes
-/// share the numbers of a head. Right for every number type and head_dim, and slow: every query head reads K
-/// and V anew, and each position waits for a sum over the warp. Chapter: step3_paged/README.md.
+/// Attention, first rung: the formula. One warp per query takes one position after the other; its lanes share
+/// the numbers of a head. It is right for every number type and head_dim, and slow: every query head reads K
+/// and V again, each position waits for a sum over the warp, and long rows are not cut. Chapter:
+/// step3_paged/README.md.
 #include "common/cuda/attention_parts.cuh"
 
 namespace kvcache::cuda {
@@ -9,8 +10,8 @@ namespace {
 
 constexpr int kMostDimsPerLane = kMostHeadDim / 32;
 
-/// out = softmax(q K^T / sqrt(head_dim)) V for one query per warp, with the running softmax: whenever a
-/// larger score comes, what was summed so far is scaled down to it.
+/// out = softmax(q K^T / sqrt(head_dim)) V for one query per warp, with the running softmax: when a larger
+/// score comes, the sums so far are scaled down to it.
 template <typename T>
 __global__ void attention_plain(const __grid_constant__ AttentionPass pass) {
   const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];

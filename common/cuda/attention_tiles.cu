@@ -1,8 +1,11 @@
 /// @file
-/// Attention, second rung: tiles in shared memory. A thread block takes 16 queries that read the same KV head
-/// and brings 64 (or 32) keys at a time into shared memory, so K and V are read once for all of them; and a
-/// row that is alone in its pass is shared by several blocks, so that a few long sequences fill the GPU.
-/// Fused multiply-adds in float32 for every number type and head_dim. Chapter: step3_paged/README.md.
+/// Attention, second rung: tiles in shared memory. A thread block takes up to 16 queries that read the same
+/// KV head and brings 64 (or 32) keys at a time into shared memory, so K and V are read once for all of them.
+/// It computes in float32, for every number type and head_dim.
+///
+/// A decoding row longer than 256 positions comes here in parts, one thread block each: the host has cut it
+/// (`split_length` in attention_work.h), `write` stores a part, and `merge_parts` makes the row of them.
+/// Chapter: step3_paged/README.md.
 #include "common/cuda/attention_parts.cuh"
 
 namespace kvcache::cuda {
@@ -11,11 +14,10 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kWarpQueries = kTileQueries / kWarps;
 
-/// The sizes for a head_dim of up to D. Numbers from head_dim to D are 0.
+/// The sizes for a head_dim of up to D. The numbers from head_dim to D are 0.
 template <int D>
 struct Sizes {
-  static constexpr int keys =
-      D > 128 ? 32 : 64;  // of a tile: K or V of it fit the 64 KiB of the smallest GPU
+  static constexpr int keys = D > 128 ? 32 : 64;  // of a tile: its K or V fits the 64 KiB of the smallest GPU
   static constexpr int lane_keys = keys / 32;
   static constexpr int lane_dims = D / 32;
   static constexpr int warp_keys = keys / kWarps;
@@ -49,7 +51,7 @@ __device__ void load_rows(const T* from, std::int64_t offset, int head_dim, floa
   using S = Sizes<D>;
   constexpr int kPacks = D / Pack<T>::size;  // in a row
   constexpr int kLoads = S::warp_keys * kPacks / 32;
-  constexpr int kAtOnce = kLoads < 8 ? kLoads : 8;  // on their way before the first is stored
+  constexpr int kAtOnce = kLoads < 8 ? kLoads : 8;  // loads under way before the first is stored
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = 0; first < kLoads; first += kAtOnce) {
     uint4 packs[kAtOnce];
@@ -118,8 +120,8 @@ __device__ void score(const float (*q)[D], const float (*keys)[Sizes<D>::stride]
   }
 }
 
-/// Turns the scores of one query into weights in shared memory and scales what it summed down to the new
-/// largest score. @param seen  keys of the tile that it sees
+/// Turns the scores of one query into weights in shared memory and scales its sums down to the new largest
+/// score. @param seen  keys of the tile that the query sees
 template <int D>
 __device__ void weigh(Running<D>& running, int query, const float (&scores)[Sizes<D>::lane_keys], float scale,
                       int seen, float* weights) {
@@ -145,7 +147,7 @@ __device__ void weigh(Running<D>& running, int query, const float (&scores)[Size
   for (float& number : running.sum[query]) number *= keep;
 }
 
-/// sum += weights V. @param values  [keys, stride], 0 where no query sees a key
+/// sum += weights V. @param values  [keys, stride], 0 for a key that no query sees
 template <int D>
 __device__ void add_values(Running<D>& running, const float (*weights)[Sizes<D>::keys],
                            const float (*values)[Sizes<D>::stride]) {
@@ -162,7 +164,7 @@ __device__ void add_values(Running<D>& running, const float (*weights)[Sizes<D>:
   }
 }
 
-/// Writes the result of a warp's queries, or what they have of it if they are one part of several.
+/// Writes the result of a warp's queries, or their part of it if the row was cut.
 template <typename T, int D>
 __device__ void write(const AttentionPass& pass, const AttentionTile& tile, int kv_head, int first_query,
                       const Running<D>& running) {
@@ -201,7 +203,7 @@ __global__ __launch_bounds__(32 * kWarps) void attention_tiles(const __grid_cons
   Running<D> running;
   for (int first = tile.begin; first < tile.end; first += S::keys) {
     const std::int64_t offset = kv_offset(pass, tile, kv_head, first + first_key + lane % S::warp_keys);
-    __syncthreads();  // nobody still reads the values before
+    __syncthreads();  // no warp still reads the values before
     load_rows<T, D>(static_cast<const T*>(pass.rows.k), offset, pass.head_dim, shared.rows[first_key]);
     __syncthreads();
     float scores[kWarpQueries][S::lane_keys] = {};
@@ -210,7 +212,7 @@ __global__ __launch_bounds__(32 * kWarps) void attention_tiles(const __grid_cons
       const int seen = min(visible_to(pass, tile, min(first_query + n, tile.queries - 1)), tile.end) - first;
       weigh<D>(running, n, scores[n], pass.scale, seen, shared.weights[first_query + n]);
     }
-    __syncthreads();  // nobody still reads the keys
+    __syncthreads();  // no warp still reads the keys
     load_rows<T, D>(static_cast<const T*>(pass.rows.v), offset, pass.head_dim, shared.rows[first_key]);
     __syncthreads();
     add_values<D>(running, &shared.weights[first_query], shared.rows);

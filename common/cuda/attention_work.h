@@ -1,6 +1,7 @@
 /// @file
-/// What the host and the attention kernels agree on: how a pass is cut into work for thread blocks, and what
-/// a kernel is given. Chapter: step3_paged/README.md.
+/// What the host and the attention kernels agree on: how a pass is cut into tiles for thread blocks
+/// (`AttentionTile`), long rows into parts (`split_length`), and the arguments of a kernel (`AttentionPass`).
+/// Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,54 +37,55 @@ struct SlotMap {
 #endif
 };
 
-/// What one thread block does for one KV head.
+/// The work of one thread block for one KV head: some queries of one sequence, over some of its positions.
 ///
 /// A query is one query head of one row. The queries of a sequence that read the same KV head are numbered
-/// row by row: query n is head n % group of the group, of the sequence's row n / group. So a tile of queries
-/// shares every K and V row that it reads.
+/// row by row: query n is head n % group of the group, in the sequence's row n / group. So all queries of a
+/// tile read the same K and V rows.
 struct AttentionTile {
   std::int32_t sequence = 0;     ///< of the pass
   std::int32_t row = -1;         ///< of q, the first of the sequence; -1: padding, nothing to do
   std::int32_t visible = 0;      ///< positions that this row sees; the next row sees one more
   std::int32_t first_query = 0;  ///< of the tile
   std::int32_t queries = 0;      ///< of the tile, at least 1
-  std::int32_t begin = 0;        ///< the positions taken are [begin, end), never empty
+  std::int32_t begin = 0;        ///< the tile's positions are [begin, end), never empty
   std::int32_t end = 0;          ///< no query of the tile sees a position from here on
   std::int32_t part = 0;         ///< these positions are part number `part` ...
   std::int32_t parts = 1;        ///< ... of so many, of the same queries
   std::int32_t first_part = 0;   ///< where part 0 is kept, if there are several
 };
 
-/// The largest head_dim that the kernels take: what a thread holds of a head has its place in registers.
+/// The largest head_dim that the kernels take: a thread holds its share of a head in registers.
 constexpr std::int32_t kMostHeadDim = 256;
 
-/// Queries that one thread block takes at most: the 16 rows of a tensor-core tile ...
+/// The most queries of a tile: the 16 rows of a tensor-core matrix ...
 constexpr std::int32_t kTileQueries = 16;
-/// ... and four of them where tensor cores prefill.
+/// ... and in prefill on tensor cores four times as many.
 constexpr std::int32_t kTensorCorePrefillQueries = 4 * kTileQueries;
 
-/// Positions of the shortest part of a row: few enough to keep the GPU busy with few sequences.
+/// Positions of the shortest part of a row: so few that a few sequences keep the GPU busy. One of 4,096
+/// tokens with 8 KV heads has 16 parts, so 128 thread blocks.
 constexpr std::int32_t kShortestPart = 256;
 
-/// Positions per part for a row that sees `context` positions. By nothing but its own length, so that a row's
-/// bits do not depend on what else is in the pass. More than 64 parts would cost more in merging than they
-/// gain, so beyond 16,384 positions the parts get longer instead. A multiple of 64, so that tiles of keys
-/// fit.
+/// Positions per part of a decoding row that sees `context` positions: 256, and beyond 16,384 positions so
+/// many that there are at most 64 parts, since merging more would cost more than they gain. A multiple of 64,
+/// so that tiles of keys fit. It depends on the row's own length alone, so the row's bits do not depend on
+/// the batch.
 constexpr std::int32_t split_length(std::int32_t context) {
   constexpr std::int32_t kMostParts = 64;
   const std::int32_t tiles = ((context - 1) / kMostParts + 1 + 63) / 64;
   return std::max(kShortestPart, tiles * 64);
 }
 
-/// Memory for the parts of rows, as Attention reserves it.
+/// Memory that Attention reserves for the parts of long rows.
 struct PartRoom {
-  std::int64_t parts = 0;    ///< that there is room for
-  std::int64_t queries = 0;  ///< of a part and KV head: those of the largest decode tile
-  std::int64_t sums = 0;     ///< numbers of AttentionPass::part_sums
-  std::int64_t softmax = 0;  ///< of AttentionPass::part_softmax
-  std::int64_t arrived = 0;  ///< of AttentionPass::arrived
+  std::int64_t parts = 0;    ///< room for so many parts
+  std::int64_t queries = 0;  ///< per part and KV head: as many as the largest decode tile has
+  std::int64_t sums = 0;     ///< numbers in AttentionPass::part_sums
+  std::int64_t softmax = 0;  ///< pairs in AttentionPass::part_softmax
+  std::int64_t arrived = 0;  ///< counters in AttentionPass::arrived
 
-  /// For twice the parts of a pass: to grow, Attention waits for the GPU, and so it should seldom.
+  /// Room for twice the parts of a pass, so that it seldom grows: to grow, Attention waits for the GPU.
   static constexpr PartRoom of(const AttentionShape& shape, std::int64_t parts) {
     PartRoom room;
     room.parts = 2 * parts;
@@ -94,14 +96,14 @@ struct PartRoom {
     return room;
   }
 
-  /// The most that passes of `sequences` sequences, of `tokens` tokens together, ever need.
+  /// The most room that passes of `sequences` sequences with `tokens` tokens in all ever need.
   static constexpr PartRoom at_most(const AttentionShape& shape, std::int64_t tokens,
                                     std::int64_t sequences) {
     const std::int64_t tiles = (shape.heads / shape.kv_heads + kTileQueries - 1) / kTileQueries;  // of a row
     return of(shape, tiles * (tokens / kShortestPart + sequences));
   }
 
-  /// Of the GPU's memory.
+  /// Bytes of the GPU's memory.
   constexpr std::int64_t bytes() const {
     return sums * static_cast<std::int64_t>(sizeof(float)) +
            softmax * static_cast<std::int64_t>(sizeof(float2)) +
@@ -109,11 +111,11 @@ struct PartRoom {
   }
 };
 
-/// All that a kernel is given. Passed by value.
+/// The arguments of every attention kernel, passed by value.
 struct AttentionPass {
   const AttentionTile* tiles = nullptr;  ///< [tiles]; block b takes tile b / kv_heads, KV head b % kv_heads
   KvRows rows;                           ///< K and V of the layer
-  SlotMap slots;                         ///< where positions are kept in them
+  SlotMap slots;                         ///< which slot holds a position
   const void* q = nullptr;               ///< [rows, heads, head_dim]
   std::int64_t q_stride = 0;             ///< numbers
   void* out = nullptr;                   ///< [rows, heads, head_dim]
@@ -121,11 +123,11 @@ struct AttentionPass {
   std::int32_t kv_heads = 0;             ///< of the layer
   std::int32_t group = 0;                ///< query heads per KV head
   std::int32_t head_dim = 0;             ///< numbers per head
-  std::int32_t part_queries = 0;         ///< room per part: the queries of the largest decode tile
+  std::int32_t part_queries = 0;         ///< room per part: as many as the largest decode tile has
   float scale = 0;                       ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
   float* part_sums = nullptr;            ///< [parts, kv_heads, part_queries, head_dim]
   float2* part_softmax = nullptr;        ///< [parts, kv_heads, part_queries] largest score, sum of weights
-  std::uint32_t* arrived = nullptr;      ///< [parts, kv_heads] at a first part: how many are done
+  std::uint32_t* arrived = nullptr;      ///< [parts, kv_heads] at a row's first part: parts that are done
 };
 
 /// Runs `tiles` tiles of `pass` for all KV heads in `stream`, in numbers of type `dtype`.
@@ -135,11 +137,12 @@ using AttentionLaunch = void (*)(DType dtype, const AttentionPass& pass, std::in
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Second rung (attention_tiles.cu): K and V in shared memory, for every dtype and head_dim.
 void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung (attention_mma.cu), for rows that are alone: f16 and bf16, head_dim 64 and 128.
+/// Third rung (attention_mma.cu) for decode, sequences with one row: f16 and bf16, head_dim 64 and 128.
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung, for sequences with several rows.
+/// Third rung for prefill, sequences with several rows: the same types and sizes.
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Whether the build has them for this GPU: one for compute capability 7.5 alone runs on newer ones too.
+/// Whether this build has tensor-core kernels for this GPU. A build for compute capability 7.5 alone runs on
+/// newer GPUs, without them.
 bool tensor_core_kernels_are_built();
 
 }  // namespace kvcache::cuda

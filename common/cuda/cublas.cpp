@@ -16,7 +16,7 @@ namespace kvcache::cuda {
 
 namespace {
 
-/// The library that belongs to the toolkit of this build; CUBLAS_LIBRARY is its folder there.
+/// The cuBLAS of this build's toolkit: found by the loader, else in CUBLAS_FOLDER.
 void* open_library() {
   const std::string name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, std::string(CUBLAS_FOLDER "/") + name}) {
@@ -35,7 +35,7 @@ void check(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-/// The functions used. The types are those of the header, so the calls are checked as usual.
+/// The functions that are called, with the types of cuBLAS's header, so the compiler checks the calls.
 struct Cublas::Library {
   template <typename Function>
   Function* function(const char* name) const {
@@ -65,7 +65,7 @@ void Cublas::check_library() {
 }
 
 Cublas::Cublas(cudaStream_t stream) : library_(std::make_shared<Library>()) {
-  // The size that NVIDIA recommends for Hopper. With a workspace of its own a product allocates nothing.
+  // The size that NVIDIA recommends for Hopper. With this workspace a product allocates nothing.
   constexpr std::int64_t kWorkspaceBytes = 32 << 20;
   workspace_.reserve(kWorkspaceBytes, "the workspace of cuBLAS");
   cublasHandle_t handle = nullptr;
@@ -88,7 +88,7 @@ void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const v
                               : dtype == DType::f16 ? CUDA_R_16F
                                                     : CUDA_R_16BF;
   const float one = 1, kept = add ? 1 : 0;
-  // cuBLAS counts columns first, so to it our rows are columns: y^T [out, rows] = W [out, in] x^T [in, rows].
+  // cuBLAS stores by columns, so our rows are its columns: y^T [out, rows] = W [out, in] x^T [in, rows].
   check(library_->gemm(static_cast<cublasHandle_t>(handle_.get()), CUBLAS_OP_T, CUBLAS_OP_N,
                        static_cast<int>(out), static_cast<int>(rows), static_cast<int>(in), &one, weight,
                        type, static_cast<int>(in), x, type, static_cast<int>(x_stride), &kept, y, type,

@@ -1,6 +1,6 @@
 /// @file
-/// Matrix products by NVIDIA's cuBLAS, loaded when a GPU is first used: a program that runs on the CPU
-/// neither needs the library nor waits for its half gigabyte to be mapped.
+/// Matrix products by NVIDIA's cuBLAS. The library is loaded when a GPU is first used, so a program that runs
+/// on the CPU neither needs it nor waits until its half gigabyte is mapped. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,12 +13,12 @@
 
 namespace kvcache::cuda {
 
-/// y = x W^T (+ y). Sums are float32. A row's bits may depend on how many rows are computed with it: cuBLAS
-/// chooses a kernel by the sizes.
+/// y = x W^T (+ y). Sums are float32. A row's bits may depend on the number of rows, by which cuBLAS chooses
+/// a kernel.
 class Cublas {
  public:
   /// Products run in `stream`.
-  /// @throws RunError if the library cannot be loaded, with the loader's words.
+  /// @throws RunError if the library cannot be loaded, with the loader's message.
   explicit Cublas(cudaStream_t stream);
   /// @throws RunError as the constructor does if the library cannot be loaded.
   static void check_library();
@@ -26,7 +26,7 @@ class Cublas {
   /// @param x       [rows, in], rows `x_stride` numbers apart
   /// @param weight  [out, in], packed
   /// @param y       [rows, out], rows `y_stride` numbers apart
-  /// @param add     y holds something that the product is added to, in float32 before rounding
+  /// @param add     the product is added to y, in float32, before rounding
   void multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,
                 std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out, bool add) const;
 

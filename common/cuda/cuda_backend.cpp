@@ -17,7 +17,7 @@ Matrix columns(const Matrix& matrix, std::int64_t first, std::int64_t cols, std:
   Matrix part = matrix;
   part.data = static_cast<std::byte*>(matrix.data) + first * size;
   part.cols = cols;
-  part.capacity = 0;  // not its own
+  part.capacity = 0;  // the memory is that of `matrix`
   return part;
 }
 
@@ -34,11 +34,12 @@ void CudaBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   const std::int64_t capacity = std::max(rows * matrix.stride, matrix.capacity * 3 / 2);
   const std::int64_t bytes = capacity * size_of(dtype_);
   matrix.memory.reset();
-  matrix.capacity = 0;  // if there is no memory, there is none
+  matrix.capacity = 0;  // stays so if the allocation throws
   matrix.memory = allocate_device(bytes, "a pass's activations");
   matrix.data = matrix.memory.get();
   matrix.capacity = capacity;
-  // Every number is written before it is read; but initcheck does not see what cuBLAS's kernels write.
+  // For compute-sanitizer's initcheck, which does not see what cuBLAS's kernels write. Every number is
+  // written before it is read.
   check(cudaMemsetAsync(matrix.data, 0, static_cast<std::size_t>(bytes), device_->stream()),
         "clearing memory");
 }
@@ -68,7 +69,7 @@ bool CudaBackend::lie_together(std::span<const Product> products) const {
 }
 
 void CudaBackend::multiply(const Matrix& x, const Projection& projection, const Rows& out, bool biased) {
-  // The bias goes in first and the product is added to it in float32: one rounding.
+  // The product is added to the bias in float32, so there is one rounding.
   if (biased) fill_rows(dtype_, projection.bias.data, out, device_->stream());
   cublas_.multiply(dtype_, x.data, x.stride, projection.weight.data, out.data, out.stride, out.rows, x.cols,
                    out.cols, biased);

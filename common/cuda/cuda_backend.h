@@ -1,5 +1,6 @@
 /// @file
-/// The forward pass's arithmetic on a GPU. Chapter: step 3.
+/// The forward pass's arithmetic on a GPU: calls the kernels of kernels.h, cublas.h and sampling.h. Chapter:
+/// step3_paged/README.md.
 #pragma once
 
 #include <memory>
@@ -14,9 +15,9 @@
 
 namespace kvcache::cuda {
 
-/// Activations and weights are numbers of one type on the GPU; sums are float32. The work is queued in the
-/// device's stream and the host goes on; `read` and `pick` wait for it. A row's result depends on that row
-/// alone, bit for bit, except in the products, which are cuBLAS's.
+/// Activations and weights are numbers of one type on the GPU; sums are float32. Work is queued in the
+/// device's stream; only `read` and `pick` wait for it. A row's result depends on that row alone, bit for
+/// bit, except in cuBLAS's products.
 class CudaBackend final : public Backend {
  public:
   /// @param dtype  of activations and weights (upload_weights)
@@ -25,14 +26,14 @@ class CudaBackend final : public Backend {
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
   void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) override;
-  /// Products whose weights lie one after the other are computed as one; their results are then columns of
-  /// one matrix.
+  /// Products whose weights lie one after the other are computed as one product; their results are then
+  /// columns of one matrix.
   void project(const Matrix& x, std::span<const Product> products) override;
   void set_positions(std::span<const std::int32_t> positions,
                      std::span<const float> inverse_frequencies) override;
   void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
   void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
-  /// From the second pass of a key on, layers are played as a CUDA graph.
+  /// From the second pass with a key on, its layers are played as a CUDA graph.
   void run_layers(std::span<const std::int64_t> key, const std::function<void()>& layers) override {
     recorded_.run(key, device_->stream(), layers);
   }
@@ -41,7 +42,7 @@ class CudaBackend final : public Backend {
   std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
-  /// Numbers between the rows of a matrix: they begin on 16 bytes.
+  /// Numbers from one row of a matrix to the next: each row begins on 16 bytes.
   static std::int64_t padded_stride(std::int64_t cols) { return (cols + 7) / 8 * 8; }
   bool lie_together(std::span<const Product> products) const;
   void multiply(const Matrix& x, const Projection& projection, const Rows& out, bool biased);
@@ -54,7 +55,7 @@ class CudaBackend final : public Backend {
   Upload<std::int32_t> token_ids_, positions_, selected_;  // [rows] of the pass
   Upload<float> inverse_frequencies_;                      // [head_dim / 2]
   DeviceBuffer<float> cosines_, sines_;                    // [rows, head_dim / 2]
-  DeviceBuffer<float> wide_;                               // [rows, cols] of what is read
+  DeviceBuffer<float> wide_;                               // [rows, cols] of the matrix that `read` copies
 };
 
 }  // namespace kvcache::cuda

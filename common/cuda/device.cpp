@@ -15,7 +15,7 @@ constexpr int kOldest = 75;
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // an error that is not sticky must not be reported a second time
+  cudaGetLastError();  // resets the error, so that no later check reports it again
   throw RunError(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
@@ -38,7 +38,7 @@ void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event) {
 
 namespace {
 
-/// Why there is no GPU to use; empty: there is one.
+/// Why there is no GPU; empty if there is one.
 std::string reason_for_no_gpu() {
   int count = 0, driver = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

@@ -1,6 +1,6 @@
 /// @file
-/// The GPU that a program runs on: finding it, its one compute stream, and how a failed CUDA call becomes an
-/// error of ours. Chapter: step 3.
+/// The GPU that a program runs on: how it is found, its compute stream, and how a failed CUDA call becomes a
+/// RunError. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@ struct StreamDeleter {
   /// Called by Stream.
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
-/// Owns a stream. Work of one stream runs in order; work of two is ordered by events only.
+/// Owns a stream. Work of one stream runs in order; events alone order the work of two streams.
 using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
 /// A stream that does not wait for the default stream.
 /// @throws RunError if CUDA gives none.
@@ -37,25 +37,25 @@ using Event = std::unique_ptr<CUevent_st, EventDeleter>;
 /// @throws RunError if CUDA gives none.
 Event make_event();
 
-/// Lets `later` go on only when what is in `earlier` now is done. The host does not wait.
+/// Holds `later` back until the work that is in `earlier` now is done. The host does not wait.
 void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event);
 
 /// The first GPU.
 class Device {
  public:
-  /// Why there is none that this build can use, in one line; empty: there is one.
+  /// Why this build can use no GPU here, in one line; empty if it can.
   static std::string why_unavailable();
-  /// Whether there is a driver and it does not say that it has no GPU; whether that can be used is another
-  /// matter.
+  /// Whether a driver is installed that does not report "no GPU". Whether the GPU can be used, only
+  /// why_unavailable() says.
   static bool is_expected();
 
   /// @throws RunError, one line, if there is no GPU or no driver.
   Device();
 
-  /// As the driver says it: "NVIDIA H100 80GB HBM3".
+  /// The driver's name for it, as "NVIDIA H100 80GB HBM3".
   const std::string& name() const { return name_; }
   int compute_capability() const { return compute_capability_; }  ///< 90 is 9.0
-  /// Bytes that nothing holds now.
+  /// Bytes that are free now.
   std::int64_t free_memory() const;
   /// Bytes of the GPU's memory.
   std::int64_t total_memory() const;

@@ -20,7 +20,7 @@ std::int64_t numbers_of(const Weight& weight) {
   return weight.present() ? weight.rows * weight.cols : 0;
 }
 
-/// All weights in the order in which they are to lie. Those of a group follow each other without a gap.
+/// All weights in the order of their places in memory. Those of a group follow each other without a gap.
 std::vector<std::vector<Weight*>> groups_of(Weights& weights) {
   std::vector<std::vector<Weight*>> groups{{&weights.embedding}};
   for (LayerWeights& layer : weights.layers) {

@@ -1,6 +1,6 @@
 /// @file
-/// See kernels.h. These kernels move memory and compute little: a thread takes 16 bytes at a time where rows
-/// are aligned for it.
+/// See kernels.h. These kernels move memory and compute little. Where rows are aligned to 16 bytes, a thread
+/// takes 16 bytes at a time.
 #include "common/cuda/attention_work.h"
 #include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
@@ -26,8 +26,8 @@ __device__ const Lanes<T, N>& lanes_at(const T* row, std::int64_t col) {
   return *reinterpret_cast<const Lanes<T, N>*>(row + col);
 }
 
-/// Calls `function.operator()<T, N>()` with the number type, and N such that all of `rows` can be moved N at
-/// a time: 16 bytes' worth or 1.
+/// Calls `function.operator()<T, N>()` with the number type. N numbers are moved at a time: 16 bytes' worth
+/// if all of `all` are aligned for it, else 1.
 template <typename Function>
 void with_lanes(DType dtype, std::initializer_list<Rows> all, Function function) {
   with_number_type(dtype, [&]<typename T>() {
@@ -83,7 +83,7 @@ __global__ void add_and_norm_kernel(T* x, std::int64_t x_stride, const T* delta,
     for (int n = 0; n < N; ++n) squares = fmaf(to_float(sum.numbers[n]), to_float(sum.numbers[n]), squares);
   }
   const float scale = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(cols) + eps);
-  // Each thread reads back what it wrote itself; it is still in the first-level cache.
+  // Each thread reads what it wrote itself, which the first-level cache still holds.
   for (std::int64_t col = threadIdx.x * N; col < cols; col += kThreads * N) {
     const Lanes<T, N> numbers = lanes_at<N>(static_cast<const T*>(x), col), gain = lanes_at<N>(weight, col);
     Lanes<T, N> normed;
@@ -97,8 +97,8 @@ __global__ void rotation_table_kernel(const std::int32_t* positions, const float
                                       std::int64_t half, std::int64_t count, float* cosines, float* sines) {
   const std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x;
   if (at >= count) return;
-  // The angle is rounded to float32 before its sine is taken, as in the implementations that trained the
-  // models; the sine is taken in double, so that it is the CPU's.
+  // The angle is rounded to float32, as in the implementations that trained the models. Sine and cosine are
+  // computed in double, so that they equal the CPU's.
   const float angle = static_cast<float>(positions[at / half]) * inverse_frequencies[at % half];
   cosines[at] = static_cast<float>(cos(static_cast<double>(angle)));
   sines[at] = static_cast<float>(sin(static_cast<double>(angle)));

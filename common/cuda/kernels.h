@@ -1,7 +1,7 @@
 /// @file
-/// The small operations of a forward pass on the GPU: everything but the matrix products (cublas.h),
-/// attention (attention.h) and the choice of ids (sampling.h). Sums are float32, every stored result is
-/// rounded once to the type. Chapter: step 3.
+/// The small operations of a forward pass on the GPU. Matrix products are in cublas.h, attention in
+/// attention.h, the choice of ids in sampling.h. Sums are float32; every stored result is rounded once to the
+/// type. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ struct Rows {
   std::int64_t stride = 0;  ///< numbers between rows, >= cols
 };
 
-/// Whether this build has kernels for the GPU in use.
+/// Whether this build has kernels for this GPU.
 bool kernels_are_built();
 
 /// out[row] = table[ids[row]].
@@ -28,7 +28,7 @@ bool kernels_are_built();
 /// @param ids    [rows] on the GPU
 void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream);
 
-/// x += delta, if that has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row.
+/// x += delta, if delta has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row (RMSNorm).
 void add_and_norm(DType dtype, const Rows& x, const Rows& delta, const void* weight, float eps,
                   const Rows& out, cudaStream_t stream);
 
@@ -36,8 +36,8 @@ void add_and_norm(DType dtype, const Rows& x, const Rows& delta, const void* wei
 void rotation_table(const std::int32_t* positions, const float* inverse_frequencies, std::int64_t rows,
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
 
-/// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim] unless that is nullptr, then
-/// turns its pairs (d, d + head_dim / 2). head_dim is even and at most kMostHeadDim.
+/// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim], unless `norm` is nullptr; then
+/// rotates the pairs (d, d + head_dim / 2). head_dim is even and at most kMostHeadDim.
 void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const void* norm, float eps,
                      const float* cosines, const float* sines, cudaStream_t stream);
 

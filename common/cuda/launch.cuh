@@ -1,5 +1,6 @@
 /// @file
-/// What all kernels share: the one way to launch them, and the number types they compute with.
+/// What all kernels share: `launch`, which starts and checks every one of them, and the number types.
+/// Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,14 +15,14 @@
 
 namespace kvcache::cuda {
 
-/// How many threads a kernel gets.
+/// How many threads a kernel has.
 struct LaunchShape {
-  dim3 grid;                     ///< thread blocks; 0 in any direction: nothing to do
+  dim3 grid;                     ///< thread blocks; 0 in any direction: the kernel is not started
   dim3 block;                    ///< threads of a thread block
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory
 };
 
-/// Starts `kernel` in `stream` and checks that it started. Nothing happens for an empty grid.
+/// Starts `kernel` in `stream` and checks that it started. An empty grid starts nothing.
 /// @param name  of the kernel, for the error
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
@@ -46,7 +47,7 @@ constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator
   return (numerator + denominator - 1) / denominator;
 }
 
-/// `number` as it is: kernels are written once for all types.
+/// `number` itself, so that kernels are written once for all types.
 __device__ inline float to_float(float number) {
   return number;
 }
@@ -77,7 +78,7 @@ __device__ inline float warp_sum(float number) {
   return number;
 }
 
-/// As many numbers as one thread moves at once.
+/// Numbers that one thread moves at once: 16 bytes.
 template <typename T>
 struct alignas(16) Pack {
   static constexpr int size = 16 / sizeof(T);  ///< numbers in 16 bytes

@@ -1,6 +1,6 @@
 /// @file
-/// Memory on the GPU, and memory of the host that the GPU can copy from and to while both go on. Chapter:
-/// step 3.
+/// Memory on the GPU, and page-locked memory of the host, which the GPU copies from and to while both
+/// compute. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,20 +15,20 @@
 
 namespace kvcache::cuda {
 
-/// `bytes` of the GPU's memory, as it happens to be filled; aligned to 256 bytes. Freed with the last owner.
-/// @param what  named if there is not enough: "the K/V pool"
+/// `bytes` of the GPU's memory, uninitialised, aligned to 256 bytes. The last owner frees it.
+/// @param what  for the error's message, as "the K/V pool"
 /// @throws RunError with the numbers.
 std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what);
 
-/// How often allocate_device() has given memory in this process. As long as this stays, no buffer on the GPU
-/// has moved.
+/// How often allocate_device() has given memory in this process. While this number stays the same, no buffer
+/// on the GPU has moved.
 std::int64_t allocations();
 
-/// `bytes` of page-locked host memory, as it happens to be filled. Freed with the last owner.
+/// `bytes` of page-locked host memory, uninitialised. The last owner frees it.
 /// @throws RunError with the number if the host does not give that much.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what);
 
-/// Numbers in memory that `allocate` gives.
+/// An array of numbers in memory of `allocate`.
 template <typename T, std::shared_ptr<void> (*allocate)(std::int64_t bytes, const char* what)>
 class Buffer {
  public:
@@ -36,8 +36,8 @@ class Buffer {
   /// @throws RunError with the numbers if there is not enough memory, as reserve() does.
   Buffer(std::int64_t count, const char* what) { reserve(count, what); }
 
-  /// Room for `count`; if it has to grow, by half at least, what it held is lost and its address changes. The
-  /// memory given back may still be in use by queued work: freeing waits for that.
+  /// Makes room for `count` numbers. A buffer that grows, by half at least, loses its contents and gets
+  /// another address. Queued work may still use the old memory: freeing waits for it.
   void reserve(std::int64_t count, const char* what) {
     if (count <= size_) return;
     const std::int64_t room = std::max(count, grown_from(size_));
@@ -47,11 +47,11 @@ class Buffer {
     size_ = room;
   }
 
-  /// The most that there is ever room for, if reserve() is never asked for more than `count`.
+  /// The most numbers that there is ever room for, if reserve() is never asked for more than `count`.
   static constexpr std::int64_t most_room(std::int64_t count) { return grown_from(count); }
 
   T* data() const { return static_cast<T*>(memory_.get()); }  ///< [size]; nullptr if nothing was reserved
-  std::int64_t size() const { return size_; }                 ///< numbers that there is room for
+  std::int64_t size() const { return size_; }                 ///< room for so many numbers
 
  private:
   static constexpr std::int64_t grown_from(std::int64_t size) { return size * 3 / 2; }
@@ -68,14 +68,14 @@ using DeviceBuffer = Buffer<T, allocate_device>;
 template <typename T>
 using PinnedBuffer = Buffer<T, allocate_pinned>;
 
-/// A small array that the host writes anew for each pass. The host does not wait for the copy: it writes into
-/// the other of two page-locked buffers, and only when that one's last copy is done. The address on the GPU
-/// stays as long as the array does not outgrow its room.
+/// A small array that the host writes anew for each pass. Two page-locked buffers take turns, so the host
+/// waits for the last copy but one, never for the last. The address on the GPU changes only when the array
+/// outgrows its room.
 template <typename T>
 class Upload {
  public:
   /// Copies `numbers` to the GPU, in the order of `stream`.
-  /// @return where they are there
+  /// @return their address on the GPU
   const T* operator()(std::span<const T> numbers, cudaStream_t stream) {
     const auto count = static_cast<std::int64_t>(numbers.size());
     if (count > device_.size()) {
@@ -98,7 +98,7 @@ class Upload {
     check(cudaEventRecord(staging.copied.get(), stream), "recording a CUDA event");
     return device_.data();
   }
-  const T* data() const { return device_.data(); }  ///< on the GPU: what was copied last
+  const T* data() const { return device_.data(); }  ///< address on the GPU of what was copied last
 
  private:
   struct Staging {

@@ -1,7 +1,7 @@
 /// @file
-/// Moving K/V rows within the GPU's memory: what scatter (scatter.h) and gather (step3_paged/cuda_gather.h)
-/// share. They differ in which row goes where. Numbers are moved as bits, so only their size matters.
-/// Chapter: step 3.
+/// Moving K and V rows within the GPU's memory: what scatter (scatter.cu) and gather
+/// (step3_paged/cuda_gather.cu) share. Numbers are moved as bits, so only their size matters. Chapter:
+/// step3_paged/README.md.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ void with_bits(DType dtype, Function function) {
   }
 }
 
-/// Whether rows can be moved as packs: all addresses, and all row lengths and distances in bytes, are
-/// multiples of a pack.
+/// Whether rows can be moved as packs: all addresses, and all lengths and distances of rows in bytes, are
+/// multiples of 16.
 inline bool are_packs(std::initializer_list<const void*> addresses,
                       std::initializer_list<std::int64_t> bytes) {
   constexpr std::int64_t kBytes = sizeof(RowPack);
@@ -44,8 +44,8 @@ inline LaunchShape thread_per_number(std::int64_t rows, std::int64_t width) {
   return {static_cast<unsigned>(ceil_div(rows * width, kMoveThreads)), kMoveThreads};
 }
 
-/// The fast kernels: threadIdx.x counts the lanes that move one row together, at most a warp and no more than
-/// there are packs; threadIdx.y counts the rows of a thread block.
+/// The fast kernels: threadIdx.x counts the lanes that move one row together, at most a warp and at most one
+/// per pack, rounded up to a power of two; threadIdx.y counts the rows of a thread block.
 inline LaunchShape lanes_per_row(std::int64_t rows, std::int64_t packs) {
   const auto lanes = std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(packs, 32)));
   const unsigned rows_per_block = kMoveThreads / lanes;
@@ -57,14 +57,14 @@ __device__ inline std::int64_t row_of_lane() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
 }
 
-/// For `move_row`: K and V stay as they are.
+/// For `move_row`: changes neither K nor V.
 struct AsTheyAre {
   __device__ void operator()(RowPack&, RowPack&) const {}  ///< of K, of V
 };
 
-/// Moves one row of K and one of V, [packs] each. A lane has all its loads of a round under way, eight of 16
-/// bytes, before it waits for the first: it is the number of bytes in flight that keeps the memory busy.
-/// @param change  called with each pack of K and the one of V at the same place, before both are stored
+/// Moves one row of K and one of V, [packs] each. A lane starts all loads of a round, eight of 16 bytes,
+/// before it waits for the first: the number of bytes in flight keeps the memory busy.
+/// @param change  called with each pack of K and the pack of V at the same place, before both are stored
 template <typename Change = AsTheyAre>
 __device__ inline void move_row(const RowPack* k_from, RowPack* k_to, const RowPack* v_from, RowPack* v_to,
                                 unsigned packs, Change change = {}) {

@@ -10,14 +10,14 @@ namespace kvcache::cuda {
 void RecordedPasses::run(std::span<const std::int64_t> key, cudaStream_t stream,
                          const std::function<void()>& work) {
   if (key.empty()) return work();
-  constexpr std::size_t kMost = 256;  // kinds of passes; with more of them, recordings are seldom played
+  constexpr std::size_t kMost = 256;  // recordings; with more kinds of passes, each would seldom be played
   if (allocations_ != allocations() || recordings_.size() > kMost) {
     check(cudaStreamSynchronize(stream), "waiting for the GPU");  // no recording is being played
     recordings_.clear();
     allocations_ = allocations();
   }
   Recording& recording = recordings_[{key.begin(), key.end()}];
-  if (!recording.seen) {  // it may still have to allocate, or be the only one of its kind
+  if (!recording.seen) {  // the first of a kind may allocate, and may stay the only one
     recording.seen = true;
     return work();
   }

@@ -1,10 +1,10 @@
 /// @file
-/// See sampling.h. Two kernels: `sampling_arg_max` finds the largest logit of each row, which is all that
-/// greedy picks need; `sampling_draw` goes on from there for the others, one thread block per pick.
+/// See sampling.h. Two kernels: `sampling_arg_max` finds the largest logit of each row, which is all that a
+/// greedy pick needs. `sampling_draw` makes the other picks, one thread block each: top-k, top-p, draw.
 ///
-/// The ids are the CPU's because nothing depends on the order in which threads come. Weights are whole
-/// numbers (model/sampling_weight.h), and what top-k and top-p keep is written as a border, "every logit
-/// above this one, and the first so many that equal it", which follows from counts and sums alone.
+/// The ids are those of the CPU, because nothing depends on the order of the threads. Weights are whole
+/// numbers (common/model/sampling_weight.h), so sums are exact. What top-k and top-p keep is a border, "every
+/// logit above this one, and the first so many that equal it", which follows from counts and sums alone.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,16 +20,16 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kSliceThreads = 256;
-constexpr int kSlice = 4 * kSliceThreads;  ///< ids of a row that a block of sampling_arg_max looks at
-constexpr int kSampleThreads = 512;        ///< of the block that has a row to itself
-constexpr int kReadAhead = 8;  ///< numbers that a thread asks for at once, as memory is slow to answer
-constexpr std::int64_t kMostSampling = 128;  ///< rows at a time: as many blocks as a large GPU runs at once
+constexpr int kSlice = 4 * kSliceThreads;    ///< ids of a row per thread block of sampling_arg_max
+constexpr int kSampleThreads = 512;          ///< of a thread block of sampling_draw
+constexpr int kReadAhead = 8;                ///< numbers that a thread asks for at once: memory is slow
+constexpr std::int64_t kMostSampling = 128;  ///< rows at a time: thread blocks that a large GPU runs at once
 
-/// Logits as whole numbers in the same order, the keys: what is a border among numbers can be found by
-/// halving. NaN and +infinity share the largest key, so that the first of them is found as the arg max.
+/// A logit's key: a whole number; keys have the order of their logits, so a border can be found by halving.
+/// NaN and +infinity share the largest key, so the first of them is found as the arg max.
 template <typename T>
 struct Keys {
-  /// The last bits of a float that are zero for every number of the type. Keys do without them.
+  /// The last bits of a float, which are zero for every number of the type; keys leave them out.
   static constexpr int kSpareBits = std::is_same_v<T, __half>          ? 13
                                     : std::is_same_v<T, __nv_bfloat16> ? 16
                                                                        : 0;
@@ -50,8 +50,8 @@ struct Keys {
   }
 };
 
-/// A logit's key with its id, in one number: the larger of two is the larger logit, or the lower id of equal
-/// ones. 0 is smaller than all. The last bit tells NaN from infinity.
+/// A logit's key and its id in one number: the larger of two numbers has the larger logit, or the lower id if
+/// the logits are equal. 0 is smaller than all. The last bit tells NaN from infinity.
 template <typename T>
 __device__ std::uint64_t ranked(float logit, std::int64_t id) {
   const std::uint32_t id_and_nan = static_cast<std::uint32_t>(id) << 1 | (isnan(logit) ? 1U : 0U);
@@ -67,7 +67,7 @@ bool is_nan(std::uint64_t ranked) {
   return (ranked & 1) == 0;
 }
 
-/// What the kernels work on, passed by value.
+/// The arguments of both kernels, passed by value.
 template <typename T>
 struct Task {
   const T* logits;  // [rows, vocab], rows `stride` numbers apart
@@ -78,7 +78,7 @@ struct Task {
   std::uint64_t* weights;    // [blocks of sampling_draw, vocab]
 };
 
-/// A block per slice of a row, so that a single row is spread over the whole GPU. `found` is 0 before.
+/// One thread block per slice of a row, so that a single row keeps the whole GPU busy. `found` starts at 0.
 template <typename T>
 __global__ void __launch_bounds__(kSliceThreads) sampling_arg_max(Task<T> task) {
   using Reduce = cub::BlockReduce<std::uint64_t, kSliceThreads>;
@@ -107,7 +107,7 @@ struct BlockSums {
 __device__ BlockSums block_sums(std::uint64_t number) {
   using Scan = cub::BlockScan<std::uint64_t, kSampleThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage storage;
-  __syncthreads();  // everyone has read what the call before left
+  __syncthreads();  // all threads have read the results of the call before
   BlockSums sums{};
   Scan(storage).ExclusiveSum(number, sums.before, sums.total);
   return sums;
@@ -138,12 +138,13 @@ struct Row {
   }
 };
 
-/// What the ids with at least this key amount to. All threads of the block must call it, as for all below.
+/// The amounts of all ids with at least this key, added up. All threads of the block must call this function
+/// and those below.
 template <typename T, typename AmountOf>
 __device__ std::uint64_t amount_from(const Row<T>& row, std::uint32_t key, AmountOf amount_of) {
   std::uint64_t amount = 0;
   for (std::int64_t first = threadIdx.x; first < row.vocab; first += kReadAhead * kSampleThreads) {
-    float logits[kReadAhead];  // beyond the row: its last again, which is not counted
+    float logits[kReadAhead];  // beyond the row: its last logit again, which is not counted
     for (int n = 0; n < kReadAhead; ++n)
       logits[n] = row.logit(min(first + n * kSampleThreads, row.vocab - 1));
     for (int n = 0; n < kReadAhead; ++n) {
@@ -154,14 +155,14 @@ __device__ std::uint64_t amount_from(const Row<T>& row, std::uint32_t key, Amoun
   return block_sums(amount).total;
 }
 
-/// Where the amounts, added up from the largest logit downwards, reach `wanted`.
+/// Where the amounts, added up from the largest logit downwards, reach a wanted amount.
 struct Reached {
-  std::uint32_t key;      ///< the largest from which on they do
-  std::uint64_t missing;  ///< what the ids with exactly this key must add to the amounts of those above it
+  std::uint32_t key;      ///< the largest key from which on they reach it
+  std::uint64_t missing;  ///< what ids with exactly this key must add to the ids above it
 };
 
-/// By halving, as the amounts from a key on fall as it rises.
-/// @param low  a key from which on `wanted` is reached for certain
+/// Halves the range of keys: the higher the key, the lower the amount from it on.
+/// @param low  a key from which on the amounts reach `wanted` for certain
 template <typename T, typename AmountOf>
 __device__ Reached reach(const Row<T>& row, std::uint32_t low, std::uint64_t wanted, AmountOf amount_of) {
   std::uint32_t high = Keys<T>::of(row.largest);
@@ -179,7 +180,7 @@ __device__ Reached reach(const Row<T>& row, std::uint32_t low, std::uint64_t wan
   return {low, wanted - above_high};
 }
 
-/// The border around the k largest; 0: around all that are above -infinity.
+/// The border around the k largest logits; k 0: around all above -infinity.
 template <typename T>
 __device__ Border top_k_border(const Row<T>& row, std::uint64_t k) {
   constexpr std::uint32_t lowest = Keys<T>::kMinusInfinity;
@@ -188,8 +189,8 @@ __device__ Border top_k_border(const Row<T>& row, std::uint64_t k) {
   return {reached.key, reached.missing};
 }
 
-/// Writes the weights of the ids that are not below the border. They are read up to thirty times; making one
-/// takes some fifty operations in double precision.
+/// Writes the weights of the ids that are not below the border. A weight is read up to thirty times, and
+/// computing it takes some fifty operations in double precision.
 template <typename T>
 __device__ void weigh(const Row<T>& row, const Border& border) {
   for (std::int64_t id = threadIdx.x; id < row.vocab; id += kSampleThreads) {
@@ -198,7 +199,7 @@ __device__ void weigh(const Row<T>& row, const Border& border) {
   }
 }
 
-/// The weight of all within the border.
+/// The weight of all ids within the border.
 template <typename T>
 __device__ std::uint64_t total_weight(const Row<T>& row, const Border& border) {
   const std::uint64_t above =
@@ -206,7 +207,7 @@ __device__ std::uint64_t total_weight(const Row<T>& row, const Border& border) {
   return above + border.ties * row.weight(border.key);
 }
 
-/// The border around the fewest within `border` that weigh at least `wanted` together, as all do.
+/// The border around the fewest ids within `border` that together weigh at least `wanted`; all together do.
 template <typename T>
 __device__ Border top_p_border(const Row<T>& row, const Border& border, std::uint64_t wanted) {
   const Reached reached = reach(row, border.key, wanted, [&](std::int64_t id) { return row.weights[id]; });
@@ -214,12 +215,12 @@ __device__ Border top_p_border(const Row<T>& row, const Border& border, std::uin
   return {reached.key, (reached.missing + each - 1) / each};
 }
 
-/// Lays the weights within the border end to end in the order of ids and writes down the id over `place`,
-/// which is less than their total.
+/// Lays the weights within the border end to end in the order of ids, and stores the id whose weight covers
+/// `place`, which is less than their total.
 template <typename T>
 __device__ void find_place(const Row<T>& row, const Border& border, std::uint64_t place,
                            std::uint64_t* found) {
-  std::uint64_t ties = 0, laid = 0;  // number and weight of those before the threads' ids
+  std::uint64_t ties = 0, laid = 0;  // ties and weights before this round's ids
   for (std::int64_t first = 0; first < row.vocab && laid <= place; first += kSampleThreads) {
     const std::int64_t id = first + threadIdx.x;
     const std::uint32_t key = id < row.vocab ? row.key(id) : 0;
@@ -234,8 +235,9 @@ __device__ void find_place(const Row<T>& row, const Border& border, std::uint64_
   }
 }
 
-/// A block per pick that is not greedy and whose largest logit is finite; with more picks, each block takes
-/// several. Always the same thread deals with an id, so the weights need no barrier.
+/// One thread block per pick that is not greedy and whose largest logit is finite; with more picks than
+/// blocks, a block takes several. The same thread writes and reads an id's weight, so the weights need no
+/// barrier.
 template <typename T>
 __global__ void __launch_bounds__(kSampleThreads) sampling_draw(Task<T> task) {
   for (std::int64_t pick = blockIdx.x; pick < task.picks; pick += gridDim.x) {
@@ -255,7 +257,7 @@ __global__ void __launch_bounds__(kSampleThreads) sampling_draw(Task<T> task) {
   }
 }
 
-/// `count`, which is positive, or the next larger power of two: buffers double when they grow.
+/// The least power of two that is no less than `count`, a positive number: buffers double when they grow.
 std::int64_t power_of_two(std::int64_t count) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)));
 }
@@ -293,7 +295,7 @@ std::vector<Picked> PickIds::operator()(DType dtype, const void* logits, std::in
   if (count > found_.size()) {
     const std::int64_t room = power_of_two(count);
     found_here_ = PinnedBuffer<std::uint64_t>(room, what);
-    found_.reserve(room, what);  // last: its size says that both have grown
+    found_.reserve(room, what);  // last: its size says that both buffers have grown
   }
   if (sampling) weights_.reserve(power_of_two(blocks) * vocab, what);
   const std::size_t found_bytes = static_cast<std::size_t>(count) * sizeof(std::uint64_t);

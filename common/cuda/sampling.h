@@ -1,6 +1,6 @@
 /// @file
-/// Choosing token ids on the GPU: the same ids as Sampler::pick (model/sampler.h) for the same logits, so
-/// that a pass sends home a few ids instead of megabytes of logits. Chapter: step 3.
+/// Chooses token ids on the GPU, the same as Sampler::pick (common/model/sampler.h) for the same logits. So a
+/// pass sends a few ids to the host instead of megabytes of logits. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,18 +15,18 @@
 
 namespace kvcache::cuda {
 
-/// Makes the picks of a pass. Its buffers stay where they are as long as they need not grow; with sampled
-/// picks they take most_bytes(): 8 bytes per id of the vocabulary for each of up to 128.
+/// Makes the picks of a pass. Its buffers move only when they grow. With sampled picks they take
+/// most_bytes(): 8 bytes per id of the vocabulary for each of up to 128 picks.
 class PickIds {
  public:
-  /// Lets each pick's sampler choose an id from its row. The host waits for `stream`, once.
+  /// Each pick's sampler chooses an id from its row. The host waits for `stream`, once.
   /// @param logits  [rows, vocab] on the GPU, rows `stride` numbers apart
-  /// @return [picks] as Sampler::pick: a row that gives no id does not touch the others
+  /// @return [picks] as Sampler::pick; a row that gives no id leaves the others alone
   /// @throws RunError if the GPU or the host has not enough memory.
   std::vector<Picked> operator()(DType dtype, const void* logits, std::int64_t stride, std::int64_t vocab,
                                  std::span<const Pick> picks, cudaStream_t stream);
 
-  /// The GPU's memory, in bytes, that sampling `picks` ids of a vocabulary takes at most.
+  /// The most bytes of the GPU's memory that sampling `picks` ids takes.
   static std::int64_t most_bytes(std::int64_t vocab, std::int64_t picks);
 
  private:

@@ -1,20 +1,20 @@
 /// @file
-/// See scatter.h. A ladder of two kernels: scatter_plain reaches 841 GB/s and scatter_packs 2,867, where a
-/// copy reaches 2,977 (65,536 tokens, 8 KV heads of 128, bf16, H100: docs/results/2026-11-28-h100-cuda.md).
-/// This times them: build/bin/bench_kernels --benchmark_filter='cuda/(scatter|copy)'
+/// See scatter.h. Two rungs: scatter_plain reaches 841 GB/s and scatter_packs 2,867, where a copy reaches
+/// 2,977 (65,536 tokens, 8 KV heads of 128, bf16, H100: docs/results/2026-11-28-h100-cuda.md). This times
+/// them: build/bin/bench_kernels --benchmark_filter='cuda/(scatter|copy)'
 #include "common/cuda/move_rows.cuh"
 #include "common/cuda/scatter.h"
 
 namespace kvcache::cuda {
 namespace {
 
-/// What is stored where a number of V is not finite: V 0 and K NaN. A prefill kernel multiplies every V of
-/// its tile, also by the weight 0 of a token that comes later in the same pass, and 0 times NaN is NaN. So a
-/// token with damaged logits would reach those before it, and the requests that share their blocks. Stored
-/// like this it reaches whoever attends to it, through its scores, and nobody else.
+/// Keeps a number of V that is not finite from spreading: V is stored as 0 and K as NaN. A prefill kernel
+/// multiplies every V of its tile, that of a later token by the weight 0, and 0 times NaN is NaN. So a
+/// damaged token would damage the tokens before it, and the requests that share their blocks. Stored like
+/// this, it damages through its scores the tokens that attend to it, and no others.
 template <typename Bits>
 struct KeepToItself {
-  Bits exponent;  ///< its bits: all of them are set in NaN and infinity alone
+  Bits exponent;  ///< the exponent's bits; all are set in NaN and infinity alone
 
   __device__ void operator()(Bits& k, Bits& v) const {
     if ((v & exponent) != exponent) return;
@@ -50,9 +50,9 @@ __global__ void scatter_plain(NewKv rows, std::int64_t width, const std::int64_t
   v_pool[slots[row] * width + col] = v;
 }
 
-/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together. No division is left, the slot is read
+/// Rung 2: up to a warp per row, packs of 16 bytes, K and V together. There is no division, the slot is read
 /// once for both, and each thread has several loads in flight.
-/// @param rows  its strides count packs
+/// @param rows  with strides in packs
 template <typename Bits>
 __global__ void __launch_bounds__(kMoveThreads)
     scatter_packs(NewKv rows, unsigned packs, const std::int64_t* slots, RowPack* k_pool, RowPack* v_pool,

@@ -1,6 +1,6 @@
 /// @file
-/// Writing new K/V rows where a slot mapping says, on the GPU. Chapter: step 1 (slot = row), step 3
-/// (scatter).
+/// Scatter on the GPU: writes the new K and V rows of a pass to their slots. Chapter: step3_paged/README.md;
+/// in step 1 a row's slot is its number.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,13 +20,14 @@ struct NewKv {
   std::int64_t tokens = 0;    ///< of the pass
 };
 
-/// How K/V rows are moved. `packs` is the fast way, wherever rows begin and end on 16 bytes, and else the
-/// same as `plain`, which tests and benchmarks hold against it: one thread for every number.
+/// How scatter and gather move rows. `plain` has one thread for every number; tests and benchmarks compare
+/// with it. `packs` is the fast way; rows that do not begin and end on 16 bytes are moved as by `plain`.
 enum class RowKernels : std::uint8_t { plain, packs };
 
-/// Stores row r of k and v at slot slots[r] of the pools. A slot of -1 is skipped. Where a number of v is NaN
-/// or infinite, v is stored as 0 and k as NaN: attention gives NaN to those who see that token, and to nobody
-/// else (the kernels multiply tokens that a query must not see by 0).
+/// Stores row r of k and v at slot slots[r] of the pools. A slot of -1 is skipped. If a number of v is NaN or
+/// infinite, it is stored as 0 and the number of k at its place as NaN. So a query that sees the token gets
+/// NaN through its score. A query that must not see it stays sound: attention multiplies the token's V by 0,
+/// and 0 times NaN would be NaN.
 /// @param width   numbers of a row: kv_heads * head_dim
 /// @param slots   [tokens] on the GPU
 /// @param k_pool, v_pool  [slots, kv_heads, head_dim] on the GPU

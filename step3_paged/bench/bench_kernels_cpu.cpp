@@ -29,19 +29,19 @@
 namespace kvcache {
 namespace {
 
-// More than the last-level cache of most processors: when its turn comes again, little of a set is left
-// there.
+// More than the last-level cache of most processors holds: when a set's turn comes again, little of it is
+// left there.
 constexpr std::int64_t kTurnBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kWrittenBytes = kTurnBytes / 2;
 
-/// `bytes` of small positive numbers, whichever of the three types they are read as.
+/// `bytes` bytes that are small positive numbers in each of the three types.
 ReservedMemory small_numbers(std::int64_t bytes) {
   ReservedMemory memory(bytes);
   std::memset(memory.data(), 0x3C, static_cast<std::size_t>(bytes));
   return memory;
 }
 
-/// The CPU, what it can do at best, and data that take turns. Each is there when it is first asked for.
+/// The CPU, its limits, and the data that take turns. Each is made when it is first asked for.
 class Machine {
  public:
   ThreadPool threads{ThreadPool::all_threads()};
@@ -106,7 +106,7 @@ void report_operations(benchmark::State& state, double per_second, double rate) 
   state.counters["of multiply_add"] = per_second / rate;
 }
 
-/// One of the machine's limits, as time for 10^9 bytes or operations: that of its fastest stretch.
+/// One of the machine's limits, as the time of its fastest stretch for 10^9 bytes or operations.
 void limit(benchmark::State& state, Machine& machine, double (Machine::*rate)(), const char* unit) {
   const double per_second = (machine.*rate)();
   for (auto _ : state) state.SetIterationTime(1e9 / per_second);
@@ -130,10 +130,10 @@ void product(benchmark::State& state, Machine& machine, std::int64_t rows, std::
   report_operations(state, 2 * static_cast<double>(rows * in * out) / seconds, machine.multiply_add_rate());
 }
 
-/// How K and V of a context reach attention.
+/// How attention reads the K and V of a context.
 enum class Rows : std::uint8_t {
   contiguous,
-  gathered,  ///< from blocks, copied first
+  gathered,  ///< copied from blocks first
   paged,     ///< through the block table
 };
 
@@ -178,7 +178,7 @@ double attention_seconds(benchmark::State& state, Machine& machine, Rows layout,
   });
 }
 
-/// Must move: K and V, read once, however they are reached.
+/// Must move: K and V, read once, in each of the three ways.
 void decode(benchmark::State& state, Machine& machine, Rows layout, std::int64_t context, DType dtype) {
   const double seconds = attention_seconds(state, machine, layout, context, 1, dtype);
   report_bytes(state, static_cast<double>(2 * side_bytes(context, dtype)) / seconds, "of read",
@@ -191,7 +191,7 @@ void prefill(benchmark::State& state, Machine& machine, Rows layout, std::int64_
   report_operations(state, prefill_operations(context) / seconds, machine.multiply_add_rate());
 }
 
-/// Must move: rows of float32, read, and what they are stored as, written.
+/// Must move: rows of float32, read, and the same rows in their stored type, written.
 void scatter(benchmark::State& state, Machine& machine, DType dtype) {
   constexpr std::int64_t kTokens = 4096;
   const std::vector<std::int32_t> table = shuffled_blocks(kTokens);
@@ -209,7 +209,7 @@ void scatter(benchmark::State& state, Machine& machine, DType dtype) {
                machine.copy_rate_of_one_thread());
 }
 
-/// Must move: rows as they are stored, read and written.
+/// Must move: rows in their stored type, read and written.
 void gather(benchmark::State& state, Machine& machine, DType dtype) {
   constexpr std::int64_t kContext = 4096;
   const std::vector<std::int32_t> table = shuffled_blocks(kContext);

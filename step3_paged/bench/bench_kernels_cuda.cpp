@@ -1,7 +1,7 @@
 /// @file
-/// The GPU's half of bench_kernels: the kernels that write, collect and read K and V, each rung of their
-/// ladders, and the matrix products, beside what the GPU can do at best. Everything is measured on random
-/// numbers, and takes turns on more data than the L2 cache holds. Chapter: step3_paged/README.md.
+/// The GPU's half of bench_kernels: every rung of scatter, gather and attention, and the matrix products,
+/// beside the GPU's limits. All calls work on random numbers, on more data in turn than the L2 cache holds.
+/// Chapter: step3_paged/README.md.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr std::int64_t kTokens = 65'536;  // scattered and gathered
-// Far more than any L2 cache (50 MB on an H100): when its turn comes again, nothing of a set is left there.
+// Far more than any L2 cache holds (50 MB on an H100): when a set's turn comes again, nothing of it is left.
 constexpr std::int64_t kTurnBytes = 512 << 20;
 
 constexpr int kReplays = 30;  // each plays all turns
@@ -70,7 +70,7 @@ std::vector<std::int32_t> shuffled_blocks(std::int64_t blocks) {
 class Replay {
  public:
   Replay(const Device& device, int calls, const Call& call) : device_(device), calls_(calls) {
-    call(0);  // what is loaded or taken at the first use is not recorded
+    call(0);  // the first call loads and allocates; it is not recorded
     device.synchronize();
     check(cudaEventCreate(&begin_), "making a CUDA event");
     check(cudaEventCreate(&end_), "making a CUDA event");
@@ -116,7 +116,7 @@ double measure(benchmark::State& state, const Device& device, int calls, const C
   return time_calls(state, {.calls = kReplays, .seconds = 0}, [&] { return replay.seconds_per_call(); });
 }
 
-/// The GPU, and how fast it copies, reads and computes when nothing else is done.
+/// The GPU, and how fast it copies, reads and computes when it does nothing else.
 class Machine {
  public:
   Device device;

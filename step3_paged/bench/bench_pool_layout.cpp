@@ -1,7 +1,7 @@
 /// @file
-/// The two layouts of a block pool, measured: layer-major [layers, blocks, ...], which this step uses, and
-/// block-major [blocks, layers, ...]. Attention decodes one token over a long context; a block is copied
-/// away, as a swap would.
+/// Measures the two layouts of a block pool: layer-major [layers, blocks, ...], which this step uses, and
+/// block-major [blocks, layers, ...]. It times the attention of one token over a long context, and the copy
+/// of a block out of the pool, as a swap makes it. Record: docs/results/2026-11-28-pool-layout-cpu.md.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

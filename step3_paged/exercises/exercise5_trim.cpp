@@ -1,8 +1,8 @@
 // Exercise 5: Take back the last tokens of a sequence
 //
 // In speculative decoding a small model guesses several tokens, and the large one checks them all in one
-// pass. That pass stores K and V of every guess. Those that were wrong must go again, and with them the
-// blocks that were taken for them alone.
+// pass. That pass stores K and V of every guess. Wrong guesses must be taken back, and with them the blocks
+// that hold nothing else.
 //
 // Write trim(table, tokens, block_size, pool). `table` is one sequence: table.length tokens are stored, in
 // the ceil(length / block_size) blocks of table.blocks, in order of position. trim
@@ -10,17 +10,16 @@
 //   - makes table.length smaller by `tokens`,
 //   - removes the blocks that the new length does not need from the end of table.blocks,
 //   - and gives each of them back with give_back(pool, id), in such an order that a sequence which grows
-//   again at
-//     once takes the same blocks as before. The pool hands out the block that was freed last.
+//     again at once takes the same blocks as before. The pool gives out the block that was freed last.
 //
-// tokens may be 0, and nothing changes; it may be all of them, and no block is left. If it is negative or
-// more than table.length, trim throws std::invalid_argument, and table and pool are as they were.
+// With tokens 0 nothing changes; with all tokens no block is left. If `tokens` is negative or more than
+// table.length, trim throws std::invalid_argument, and table and pool stay as they were.
 //
 // Example: block_size 4, length 10, blocks 0 1 2, the last of which holds tokens 8 and 9. From there
 //
 //   trim by 1 leaves length 9, blocks 0 1 2; token 8 is still in block 2,
 //   trim by 2 leaves length 8, blocks 0 1; block 2 is free,
-//   trim by 9 leaves length 1, block 0; block 1 is the next to be handed out, then 2.
+//   trim by 9 leaves length 1, block 0; block 1 is the next to be given out, then 2.
 //
 // The test looks at the table, at the pool, and at what is allocated next.
 //

@@ -16,7 +16,7 @@ struct BlockTable {
 };
 
 /// Forgets the last `tokens` tokens of a sequence and gives the blocks that it no longer needs back to
-/// `pool`. Growing again to the length before takes the same blocks, if nobody was there in between.
+/// `pool`. If the sequence grows again before another takes a block, it gets the same blocks.
 /// @throws std::invalid_argument if `tokens` is negative or more than are stored; then nothing has changed.
 void trim(BlockTable& table, std::int64_t tokens, std::int64_t block_size, BlockPool& pool);
 

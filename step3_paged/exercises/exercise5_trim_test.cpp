@@ -1,4 +1,4 @@
-// Exercise 5: what was stored last goes, with its blocks and no others.
+// Exercise 5: trim takes back the last tokens, and gives back their blocks and no others.
 #include "step3_paged/exercises/exercise5_trim.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ struct SlotRun {
   bool operator==(const SlotRun&) const = default;
 };
 
-/// The slots of the positions [0, context) in order of position, in as few runs as can be.
+/// The slots of the positions 0 to context - 1 in order of position, in as few runs as possible.
 /// @param blocks  a sequence's block table, [at least ceil(context / block_size)]
 std::vector<SlotRun> slot_runs(std::span<const std::int32_t> blocks, std::int64_t block_size,
                                std::int64_t context);
