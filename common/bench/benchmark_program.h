@@ -27,8 +27,8 @@ std::string wrapped(std::string_view text, std::size_t width);
 
 /// The main function of a program that takes only Google Benchmark's options: runs the benchmarks that `add`
 /// registers.
-/// @param what  the beginning of --help: the usage, and what is measured
-/// @param note  how the numbers are made and what they do not say; in --help and in the output's context
+/// @param what  the beginning of `--help`: the usage, and what is measured
+/// @param note  how the numbers are made and what they do not say; in `--help` and in the output's context
 /// @return exit code: 0; 2 after one line on stderr for an unknown option or a filter that matches nothing; 1
 /// after a failure, as run_main
 int run_benchmark_program(int argc, char** argv, const char* what, const char* note,

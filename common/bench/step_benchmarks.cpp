@@ -178,7 +178,7 @@ void refuse_unused(std::span<const char* const> words) {
   }
 }
 
-/// The text of --help for the benchmarks of a step.
+/// The text of `--help` for the benchmarks of a step.
 std::string usage(Step step) {
   std::string text = fmt::format(
       "Usage: bench_{} [OPTIONS]\n\n"

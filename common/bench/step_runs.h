@@ -23,7 +23,7 @@ struct StepRuns {
   std::string step;      ///< "step3_paged"
   std::string settings;  ///< "random:fairytale, cpu f32, 2 threads, AMD EPYC": must be equal in a table
   std::string when;      ///< "2026-11-28T10:39:17+00:00, commit 1a2b3c4, load 0.4 at the start"
-  bool gather = false;   ///< --attention gather
+  bool gather = false;   ///< `--attention gather`
   std::vector<std::string> notes;  ///< how to read the program's numbers
   std::vector<BenchmarkRun> runs;  ///< in the order of the file
   nlohmann::ordered_json json;     ///< {"context": {...}, "benchmarks": [runs]}
@@ -32,7 +32,7 @@ struct StepRuns {
   std::string name() const { return gather ? step + "_gather" : step; }
 };
 
-/// Reads the file that --benchmark_out of a step's benchmark program wrote, without its aggregates.
+/// Reads the file that `--benchmark_out` of a step's benchmark program wrote, without its aggregates.
 /// @throws InputError, with the file's name, if the file is something else, or if a benchmark in it failed.
 StepRuns read_step_runs(const std::filesystem::path& file);
 

@@ -20,7 +20,7 @@
 ///      are swapped out to the host tier, as far as there is room, and swapped in when the sequence is
 ///      admitted again. Recomputed are the partly filled block and what the tier had no room for.
 ///    - Without a tier, blocks that others have taken are recomputed, too.
-///    - In steps 2 and 3, and with --prefix-cache off, everything is recomputed.
+///    - In steps 2 and 3, and with `--prefix-cache off`, everything is recomputed.
 /// 4. *Progress.* The oldest is never preempted, so every pass brings it on, and everything ends.
 /// 5. *Protection.* A sequence that was preempted kMaxPreemptions times is admitted again only as the oldest,
 ///    so it is never preempted again.
