@@ -38,8 +38,7 @@ void initialize(std::vector<char*> words) {
 int run_benchmarks(std::span<char* const> line, const std::function<void()>& add) {
   initialize({line.begin(), line.end()});
   add();
-  const bool some =
-      benchmark::RunSpecifiedBenchmarks() > 0;  // else Google Benchmark has printed that none ran
+  const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has printed that none ran
   benchmark::Shutdown();
   return some ? 0 : 2;
 }

@@ -79,8 +79,7 @@ Measured run_once(const Subject& subject, const Workload& workload) {
     throw InputError(fmt::format("{}: the cache is too small for the passes to be timed; give it more memory",
                                  workload.name));
   }
-  const std::vector<double> passes =
-      timer.pass_ms();  // the prefills come first, unless a sequence was preempted
+  const std::vector<double> passes = timer.pass_ms();  // prefills first, unless a sequence was preempted
   if (const std::size_t prefills = prefill_ms.size(); passes.size() >= prefills)
     measured.gpu_ms =
         timed_ms(workload.timed, std::span(passes).first(prefills), std::span(passes).subspan(prefills));
@@ -148,7 +147,8 @@ void set_counters(benchmark::State& state, const Subject& subject, const Workloa
 void run_workload(benchmark::State& state, Subject& subject, const Workload& workload) {
   warm_up(subject, workload);
   if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
-    subject.memory_rate = memory_read_rate(subject.program);  // outside of the loop, which counts CPU time
+    subject.memory_rate =
+        memory_read_rate(subject.program);  // outside of the loop, since the loop counts CPU time
   for (auto _ : state) {
     const Measured measured = run_once(subject, workload);
     state.SetIterationTime(measured.ms * 1e-3);

@@ -131,8 +131,7 @@ class HttpConnection::Exchange final : public HttpExchange {
 HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
     : socket_(std::move(socket)), owner_(owner), timer_(socket_.get_executor()) {
   error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true),
-                     ignored);  // an event is small and must not wait for the next
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // a small event must not wait for the next
   // A client whose machine vanishes sends nothing: it is probed after 30 s, and given up after one minute.
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
   socket_.set_option(TcpOption<TCP_KEEPIDLE>(30), ignored);
@@ -153,8 +152,7 @@ void HttpConnection::become_idle() {
 
 std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_since() const {
   error_code error;
-  const bool may_be_whole =
-      state_ == State::idle && socket_.available(error) > 0;  // a request that is not read yet
+  const bool may_be_whole = state_ == State::idle && socket_.available(error) > 0;  // but not read yet
   if (state_ == State::answering || may_be_whole) return std::nullopt;
   return waiting_since_;
 }
