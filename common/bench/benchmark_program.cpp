@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::size_t kLineWidth = 112;
 
-/// @throws InputError for what Google Benchmark does not take, with its own words if it has any.
+/// Hands the command line to Google Benchmark.
+/// @throws InputError for an option that it does not have, with its own message if it prints one.
 void initialize(std::vector<char*> words) {
   int count = static_cast<int>(words.size());
   words.push_back(nullptr);
@@ -37,7 +38,7 @@ void initialize(std::vector<char*> words) {
 int run_benchmarks(std::span<char* const> line, const std::function<void()>& add) {
   initialize({line.begin(), line.end()});
   add();
-  const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has said so
+  const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has printed that none ran
   benchmark::Shutdown();
   return some ? 0 : 2;
 }

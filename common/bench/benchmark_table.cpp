@@ -53,7 +53,7 @@ std::vector<double> times(const StepRuns& step, const std::string& name) {
   return ms;
 }
 
-/// The median of a counter over all runs of a workload; nothing if none has it.
+/// The median of a counter over all runs of a workload; no value if no run has the counter.
 std::optional<double> counter(const StepRuns& step, const std::string& name, const char* key) {
   std::vector<double> values;
   for (const BenchmarkRun& run : step.runs) {
@@ -64,7 +64,7 @@ std::optional<double> counter(const StepRuns& step, const std::string& name, con
   return median(values);
 }
 
-/// The greatest of a counter over all runs of a workload: one failure is one too many.
+/// The greatest value of a counter over all runs of a workload: one failure is one too many.
 double worst(const StepRuns& step, const std::string& name, const char* key) {
   double greatest = 0;
   for (const BenchmarkRun& run : step.runs) {
@@ -74,7 +74,7 @@ double worst(const StepRuns& step, const std::string& name, const char* key) {
   return greatest;
 }
 
-/// What column `n` is compared with: the last one before it of another step, gather aside.
+/// The column that column `n` is compared with: the last column before it of another step, without gather.
 const StepRuns* step_before(std::span<const StepRuns> steps, std::size_t n) {
   for (std::size_t before = n; before-- > 0;) {
     if (steps[before].step != steps[n].step && !steps[before].gather) return &steps[before];
@@ -84,8 +84,8 @@ const StepRuns* step_before(std::span<const StepRuns> steps, std::size_t n) {
 
 // ---- text ----
 
-/// Four digits; fewer for what is less than 1, more for what is 10,000 or above. What rounds up to 10 has
-/// those of 10.
+/// A number with four digits: below 1 with four decimals, from 10,000 on without any. A number that rounds up
+/// to 10 is written like 10.
 std::string four_digits(double number) {
   const int digits = number < 0.99995  ? 4
                      : number < 9.9995 ? 3
@@ -95,14 +95,14 @@ std::string four_digits(double number) {
   return fmt::format("{:.{}f}", number, digits);
 }
 
-/// "x1.03"; "1/171" of what is less than a tenth.
+/// "x1.03", or "1/171" below a tenth.
 std::string ratio(double now, double before) {
   const double times = now / before;
   if (times < 0.1) return fmt::format("1/{:.0f}", 1 / times);
   return fmt::format("x{:.{}f}", times, times < 9.995 ? 2 : times < 999.95 ? 1 : 0);
 }
 
-/// A label, and what `cell` gives of each column.
+/// A line: a label, then `cell` of each column.
 std::string row(const std::string& label, std::span<const StepRuns> steps,
                 const std::function<std::string(std::size_t)>& cell) {
   std::string line = fmt::format("{:<{}}", label, kLabelWidth);
@@ -122,12 +122,12 @@ std::string time_cell(std::span<const StepRuns> steps, std::size_t n, const std:
 
 /// A counter that explains the time of the workloads of one kind.
 struct Detail {
-  const char* kind;     // how their names begin
-  const char* counter;  // its name in the JSON
+  const char* kind;     // beginning of the workloads' names
+  const char* counter;  // name in the JSON
   const char* label;
   double unit;
   int digits;                 // after the point
-  bool also_nothing = false;  // shown even if it is 0 in every step
+  bool also_nothing = false;  // shown also if it is 0 in every step
 };
 constexpr Detail kDetails[] = {{"shared_prefix/", "cached_tokens", "  cached tokens", 1, 0, true},
                                {"decode/", "gathered_bytes", "  MB gathered in the whole run", 1e6, 1},
@@ -150,7 +150,7 @@ std::string detail_rows(std::span<const StepRuns> steps, const std::string& name
   return rows;
 }
 
-/// What spoils a time: the counter that tells of it, and its row in the table.
+/// A counter of something that spoils a time, and its row in the table.
 struct Flaw {
   const char* counter;
   const char* label;
@@ -171,7 +171,7 @@ std::string flaw_rows(std::span<const StepRuns> steps, const std::string& name) 
 
 // ---- growth ----
 
-/// "decode/context" of "decode/context:512"; empty if the name does not end in a number.
+/// The family of a workload: "decode/context" of "decode/context:512"; empty if the name ends in no number.
 std::string family_of(const std::string& name) {
   const std::size_t colon = name.rfind(':');
   const bool ends_in_number =
@@ -179,12 +179,12 @@ std::string family_of(const std::string& name) {
   return ends_in_number ? name.substr(0, colon) : "";
 }
 
-/// What the points of a family are.
+/// The unit of a family's points.
 const char* unit_of(const std::string& family) {
   return family.starts_with("time_to_first_token/") ? "ms per prompt" : "ms per token";
 }
 
-/// A workload's context and ms per token, or per prompt, in each round.
+/// [rounds] a workload's context, and its ms per token or per prompt.
 std::vector<Point> points(const StepRuns& step, const std::string& name) {
   std::vector<Point> rounds;
   for (const BenchmarkRun& run : step.runs) {
@@ -196,7 +196,7 @@ std::vector<Point> points(const StepRuns& step, const std::string& name) {
   return rounds;
 }
 
-/// The exponent of each round in which at least kSizesToFit of these workloads ran.
+/// The exponent of each round with at least kSizesToFit of these workloads.
 std::vector<double> exponents(const StepRuns& step, const Names& names) {
   std::vector<std::vector<Point>> rounds;  // [rounds][names]
   for (const std::string& name : names) {
@@ -212,7 +212,7 @@ std::vector<double> exponents(const StepRuns& step, const Names& names) {
   return fitted;
 }
 
-/// "^ 1.21 ±0.03"; of a single round nothing is known of how it varies.
+/// "^ 1.21 ±0.03"; without the second part for a single round.
 std::string exponent_cell(const std::vector<double>& rounds) {
   if (rounds.empty()) return "-";
   const double middle = median(rounds);
@@ -254,9 +254,9 @@ std::string growth(std::span<const StepRuns> steps, const Names& names) {
   return rows.empty() ? "" : "\nhow time grows: at each context, in tokens; ^ b: as context^b\n" + rows;
 }
 
-// ---- all of it ----
+// ---- the whole table ----
 
-/// Times and growth of these workloads.
+/// Times and growth of the workloads in `names`.
 std::string section(std::span<const StepRuns> steps, const Names& names) {
   std::string table = row("ms", steps, [&](std::size_t n) { return steps[n].name(); });
   std::string flaws;
@@ -270,7 +270,7 @@ std::string section(std::span<const StepRuns> steps, const Names& names) {
   return table + growth(steps, names) + "\n";
 }
 
-/// What only one of several steps has measured stands under the table of what they have in common.
+/// A section for the workloads that several steps have; below it one section for each step's own workloads.
 std::string sections(std::span<const StepRuns> steps) {
   const auto steps_with = [&](const std::string& name) {
     return std::ranges::count_if(steps, [&](const StepRuns& step) { return !times(step, name).empty(); });

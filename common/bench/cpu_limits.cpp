@@ -17,22 +17,22 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kBytes = std::int64_t{1} << 30;  // of servers' last-level caches few hold half of that
-constexpr std::int64_t kPiece = 256 << 10;              // what a thread takes at a time
-/// A stretch is timed as a whole: long beside the time that threads take to start, short beside the
-/// milliseconds after which the system gives a core to someone else.
-constexpr std::int64_t kStretchPieces = 32;  // of each thread
-constexpr int kRounds = 3;                   // over all memory
+constexpr std::int64_t kBytes = std::int64_t{1} << 30;  // few last-level caches hold half of it
+constexpr std::int64_t kPiece = 256 << 10;              // bytes that a thread takes at a time
+/// The work that is timed as a whole. It is long beside the start of threads, and short beside the
+/// milliseconds after which the system gives a core to another program.
+constexpr std::int64_t kStretchPieces = 32;  // per thread
+constexpr int kRounds = 3;                   // over the whole memory
 
-/// Sums that grow side by side: more than the multiply-adds that a core has under way, and few enough to stay
-/// in registers.
+/// Sums that grow side by side: enough to keep all multiply-add units of a core busy, few enough for its
+/// registers.
 #if defined(KVCACHE_AVX512)
 constexpr int kSums = 12;
 #else
 constexpr int kSums = 6;
 #endif
 
-/// Seconds of one call.
+/// The seconds that one call takes.
 template <typename Call>
 double seconds_of(const Call& call) {
   const auto begin = std::chrono::steady_clock::now();
@@ -40,13 +40,12 @@ double seconds_of(const Call& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Memory that is there, in large pages if possible: with those of 4 KiB, a third of the time goes into
-/// finding pages. Every thread writes some of it first, so that on a machine with several memories all of
-/// them are used.
+/// Memory that is in use, in large pages if possible: with pages of 4 KiB a third of the time goes into
+/// finding pages. Every thread writes a part first, so a machine with several memories uses all of them.
 ReservedMemory memory_in_use(std::int64_t bytes, ThreadPool& threads) {
   ReservedMemory memory(bytes);
 #ifdef MADV_HUGEPAGE
-  madvise(memory.data(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a wish: without it all works too
+  madvise(memory.data(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // may fail: small pages work, too
 #endif
   threads.run_pieces(bytes, kPiece, [&](std::int64_t begin, std::int64_t end) {
     std::memset(memory.data() + begin, 1, static_cast<std::size_t>(end - begin));
@@ -54,7 +53,7 @@ ReservedMemory memory_in_use(std::int64_t bytes, ThreadPool& threads) {
   return memory;
 }
 
-/// Calls `work` with the offset of each piece of `bytes` bytes, stretch by stretch, several times.
+/// Calls `work` with the offset of each piece of `bytes` bytes, stretch by stretch, kRounds times.
 /// @return bytes per second of the fastest stretch
 template <typename Work>
 double best_rate(std::int64_t bytes, ThreadPool& threads, const Work& work) {
@@ -71,8 +70,8 @@ double best_rate(std::int64_t bytes, ThreadPool& threads, const Work& work) {
   return static_cast<double>(stretch) / best;
 }
 
-/// Reads one piece with vector loads. Each asks for what another one needs 16 cache lines later: the
-/// processor's own prefetching leaves a sixth of the rate behind.
+/// Reads one piece with vector loads. Each load prefetches the line 16 cache lines ahead: the processor's own
+/// prefetching reaches five sixths of this rate.
 float sum_of_piece(const std::byte* bytes) {
   constexpr std::int64_t kVectors = 8, kLine = 64, kAhead = 16 * kLine;
   Vec16 sums[kVectors];
@@ -92,7 +91,7 @@ float sum_of_piece(const std::byte* bytes) {
 
 double cpu_read_rate(ThreadPool& threads) {
   const ReservedMemory memory = memory_in_use(kBytes, threads);
-  std::vector<float> sums(kBytes / kPiece);  // looked at by nobody, but the compiler does not know
+  std::vector<float> sums(kBytes / kPiece);  // never read, which the compiler does not know
   return best_rate(kBytes, threads, [&](std::int64_t at) {
     sums[static_cast<std::size_t>(at / kPiece)] = sum_of_piece(memory.data() + at);
   });

@@ -1,5 +1,5 @@
 /// @file
-/// How fast this machine reads memory, measured in the same process as what is compared with it.
+/// How fast this machine reads memory, measured in the process whose times are compared with it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace kvcache {
 
-/// Bytes per second of reading more memory than the caches hold, on the program's device with all of the
-/// program's threads: the best of several sweeps.
+/// Bytes per second of reading, from more memory than the caches hold, on the program's device and with all
+/// its threads: the best of several sweeps.
 double memory_read_rate(const Program& program);
 
 }  // namespace kvcache

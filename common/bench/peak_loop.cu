@@ -9,11 +9,11 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlocks = 4096;  // many times what runs at once: the last ones to end weigh little
+constexpr int kBlocks = 4096;  // many more than run at once, so the last ones to end weigh little
 constexpr int kSteps = 2048;
-constexpr int kSums = 8;  // side by side, as each waits for itself
+constexpr int kSums = 8;  // side by side: each step of a sum waits for the step before
 
-/// Nobody looks at the sums, but the compiler must not know.
+/// The sums are never read, which the compiler must not know.
 __device__ void pretend_to_need(float sum, float* sink) {
   if (sum == 0.123456F) *sink = sum;
 }
@@ -57,11 +57,11 @@ double peak_loop(const Device& device, DType dtype, float* sink) {
     launch("peak_loop_multiply_add", peak_loop_multiply_add, shape, device.stream(), 0.5F, sink);
     return kThreadSteps * 2;
   }
-  constexpr std::uint32_t kSmallNumbers = 0x3C003C00;  // two of about 1 in f16, of about 0.01 in bf16
+  constexpr std::uint32_t kSmallNumbers = 0x3C003C00;  // two numbers of about 1 in f16, about 0.01 in bf16
   launch("peak_loop_tensor_cores",
          dtype == DType::f16 ? peak_loop_tensor_cores<__half> : peak_loop_tensor_cores<__nv_bfloat16>, shape,
          device.stream(), kSmallNumbers, sink);
-  constexpr double kProduct = 16 * 8 * 16;  // multiply-adds of one instruction of a warp
+  constexpr double kProduct = 16 * 8 * 16;  // multiply-adds of one instruction of one warp
   return kThreadSteps / 32 * kProduct * 2;
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// The most that a GPU computes: multiply-adds on numbers that stay in registers.
+/// The highest rate at which a GPU computes: multiply-adds on numbers in registers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,9 +9,9 @@
 
 namespace kvcache::cuda {
 
-/// Fused multiply-adds in float32 for f32; for f16 and bf16 the tensor cores' mma.sync with float32 sums,
-/// from compute capability 8.0 on.
-/// @param sink  4 bytes on the GPU; almost never written, so that computing cannot be left out
+/// Queues the loop: fused multiply-adds in float32 for f32; for f16 and bf16 the tensor cores' mma.sync with
+/// float32 sums, from compute capability 8.0 on.
+/// @param sink  4 bytes on the GPU, almost never written; so the compiler cannot leave the loop out
 /// @return floating-point operations of the call, two for a multiply-add
 double peak_loop(const Device& device, DType dtype, float* sink);
 

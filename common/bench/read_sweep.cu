@@ -8,7 +8,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kInFlight = 4;  // loads of 16 bytes that a thread has under way
+constexpr int kInFlight = 4;  // loads of 16 bytes that a thread starts before it uses one
 
 /// Each thread block reads one stretch of 32 KiB.
 __global__ void __launch_bounds__(kThreads)
@@ -28,7 +28,7 @@ template <typename T>
 __global__ void fill_with_random_kernel(T* data, std::int64_t count, std::uint32_t seed) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (number >= count) return;
-  // The mixing steps of MurmurHash3 (Appleby): every bit of the index reaches every bit of the number.
+  // The mixing steps of MurmurHash3 (Appleby): every bit of the index affects every bit of the number.
   std::uint64_t mixed = static_cast<std::uint64_t>(number) + (static_cast<std::uint64_t>(seed) << 40);
   mixed = (mixed ^ (mixed >> 33)) * 0xff51afd7ed558ccdULL;
   mixed = (mixed ^ (mixed >> 33)) * 0xc4ceb9fe1a85ec53ULL;

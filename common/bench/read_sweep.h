@@ -1,5 +1,5 @@
 /// @file
-/// Kernels that benchmarks compare with and feed on: reading memory and doing nothing else, and
+/// Two kernels for benchmarks: one only reads memory, the limit that others are compared with; one makes
 /// random numbers.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace kvcache::cuda {
 
-/// Reads `bytes`, a multiple of 16, once: as fast as this GPU's memory can be read.
-/// @param sink  4 bytes on the GPU; almost never written, so that reading cannot be left out
+/// Reads `bytes`, a multiple of 16, once, as fast as this GPU's memory can be read.
+/// @param sink  4 bytes on the GPU, almost never written; so the compiler cannot leave the reading out
 void read_sweep(const void* data, std::int64_t bytes, std::uint32_t* sink, cudaStream_t stream);
 
 /// Fills `data` with numbers in [-1, 1].

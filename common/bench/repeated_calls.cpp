@@ -19,7 +19,7 @@ double time_calls(benchmark::State& state, const Enough& enough, const std::func
   std::vector<double> seconds;
   double middle = 0;
   for (auto _ : state) {
-    state.PauseTiming();  // the column "CPU" would hold all calls together
+    state.PauseTiming();  // else the column "CPU" would count all calls together
     for (double total = 0; std::ssize(seconds) < enough.calls || total < enough.seconds;
          total += seconds.back())
       seconds.push_back(call());

@@ -1,7 +1,7 @@
 /// @file
-/// See step_benchmarks.h. A benchmark is one run of a workload (workloads.h) in a fresh cache; its time is
-/// read from the run's own report, so that it is what a user sees. `note` says how each number is made and
-/// what it does not say.
+/// See step_benchmarks.h. A benchmark is one run of a workload (workloads.h) in a fresh cache. Its time comes
+/// from the run's own report, so it is what a user sees. `kNote` says how each number is made and what it
+/// does not say.
 #include "common/bench/step_benchmarks.h"
 
 #include <benchmark/benchmark.h>
@@ -43,18 +43,18 @@ constexpr const char* kNote =
     "held them. Workloads longer than the model's context are left out. Single runs on a shared machine "
     "vary: compare medians.";
 
-/// The step that is measured.
+/// The program of the step that is measured.
 struct Subject {
   Program& program;
   const MakeCache& make_cache;
   double memory_rate = 0;           ///< bytes per second; 0: not measured yet
-  std::int64_t largest_so_far = 0;  ///< rows of a pass that has run
+  std::int64_t largest_so_far = 0;  ///< the most rows of a pass so far
 };
 
 /// One run of a workload.
 struct Measured {
   Report report;
-  double ms = 0, gpu_ms = 0;  ///< of what the workload times; gpu_ms 0 on the CPU
+  double ms = 0, gpu_ms = 0;  ///< of the timed part; gpu_ms is 0 on the CPU
 };
 
 Measured run_once(const Subject& subject, const Workload& workload) {
@@ -79,16 +79,16 @@ Measured run_once(const Subject& subject, const Workload& workload) {
     throw InputError(fmt::format("{}: the cache is too small for the passes to be timed; give it more memory",
                                  workload.name));
   }
-  const std::vector<double> passes = timer.pass_ms();  // first the prefills, if nothing was preempted
+  const std::vector<double> passes = timer.pass_ms();  // prefills first, unless a sequence was preempted
   if (const std::size_t prefills = prefill_ms.size(); passes.size() >= prefills)
     measured.gpu_ms =
         timed_ms(workload.timed, std::span(passes).first(prefills), std::span(passes).subspan(prefills));
   return measured;
 }
 
-/// Threads are awake, buffers have grown and, on a GPU, kernels are loaded for passes of this size. A buffer
-/// that grows in a decode pass would spoil its CUDA graph: the first warm-up has as many sequences as any
-/// workload.
+/// Runs untimed passes of this size first: they wake threads, let buffers grow and, on a GPU, load kernels. A
+/// buffer that grows in a decode pass would spoil its CUDA graph, so the first warm-up has as many sequences
+/// as the largest workload.
 void warm_up(Subject& subject, const Workload& workload) {
   if (subject.largest_so_far == 0) run_once(subject, {"warm-up", 64, 8, 3, Workload::Timed::all});
   if (workload.prompt > subject.largest_so_far)
@@ -96,7 +96,7 @@ void warm_up(Subject& subject, const Workload& workload) {
   subject.largest_so_far = std::max(subject.largest_so_far, workload.prompt);
 }
 
-/// Ids that came back in the time that is measured; of decode passes, on average.
+/// The ids of the timed part; for decode passes, of one pass on average.
 double tokens(const Report& report, const Workload& workload) {
   if (workload.timed == Workload::Timed::decode_pass) {
     return static_cast<double>(report.timing.decode_tokens) /
@@ -108,7 +108,7 @@ double tokens(const Report& report, const Workload& workload) {
   return ids;
 }
 
-/// What a decode pass in the middle of the run must read: every weight once, and each sequence's K and V.
+/// The bytes that a decode pass in the middle of a run reads: every weight once, and each sequence's K and V.
 double bytes_of_a_decode_pass(const Program& program, const Workload& workload) {
   const std::int64_t per_token = program.model->config().kv_bytes_per_token(size_of(program.dtype));
   return static_cast<double>(program.model->weight_bytes_of_a_pass()) +
@@ -131,7 +131,7 @@ void set_counters(benchmark::State& state, const Subject& subject, const Workloa
   state.counters["cached_tokens"] =
       over_sequences([](const SequenceReport& s) { return static_cast<double>(s.cached_tokens); });
   state.counters["preemptions"] = static_cast<double>(report.counters.preemptions);
-  // More than one pass per token: the cache was too small for all sequences at once, and some waited.
+  // Passes beyond one per token: the cache was too small for all sequences at once, and some waited.
   state.counters["extra_passes"] =
       static_cast<double>(std::ssize(report.timing.decode_pass_ms) - (workload.tokens - 1));
   state.counters["failed"] =
@@ -148,7 +148,7 @@ void run_workload(benchmark::State& state, Subject& subject, const Workload& wor
   warm_up(subject, workload);
   if (workload.timed == Workload::Timed::decode_pass && subject.memory_rate == 0)
     subject.memory_rate =
-        memory_read_rate(subject.program);  // not in the loop: its CPU time would be counted
+        memory_read_rate(subject.program);  // outside of the loop, since the loop counts CPU time
   for (auto _ : state) {
     const Measured measured = run_once(subject, workload);
     state.SetIterationTime(measured.ms * 1e-3);
@@ -156,7 +156,7 @@ void run_workload(benchmark::State& state, Subject& subject, const Workload& wor
   }
 }
 
-/// Those of the steps' options that a benchmark has a use for: where it runs, on what, and the cache's.
+/// The steps' options that a benchmark uses: for the model, the device, and the cache.
 const std::pair<const char*, std::vector<std::string_view>> kUsed[] = {
     {"all steps", {"--model", "--random-weights", "--device", "--dtype", "--threads"}},
     {"step 2", {"--max-seq-len"}},
@@ -168,7 +168,7 @@ bool is_used(std::string_view option) {
                              [&](const auto& of) { return std::ranges::count(of.second, option) > 0; });
 }
 
-/// @throws InputError for an option that would change nothing.
+/// @throws InputError for an option that a benchmark does not use.
 void refuse_unused(std::span<const char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
@@ -178,7 +178,7 @@ void refuse_unused(std::span<const char* const> words) {
   }
 }
 
-/// What --help says of the benchmarks of a step.
+/// The text of `--help` for the benchmarks of a step.
 std::string usage(Step step) {
   std::string text = fmt::format(
       "Usage: bench_{} [OPTIONS]\n\n"
@@ -208,13 +208,13 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
   if (!options) return options;
   refuse_unused(std::span(words).subspan(1));
-  options->prompts.emplace_back(std::vector<std::int32_t>{0});  // ids: a default text would need a tokenizer
+  options->prompts.emplace_back(std::vector<std::int32_t>{0});  // an id, since a text would need a tokenizer
   return options;
 }
 
 namespace {
 
-/// What Google Benchmark writes beside the numbers.
+/// Adds what Google Benchmark writes beside the numbers: step, model, device.
 void describe(const Program& program) {
   benchmark::AddCustomContext("step", name_of(program.step));
   benchmark::AddCustomContext("model", program.model_name);

@@ -26,7 +26,7 @@ double ms_per(const std::string& unit) {
   return found->second;
 }
 
-/// @throws InputError if `object` has no such field, or one of another type than `Value`
+/// @throws InputError if `object` has no field `name` of type `Value`.
 template <typename Value>
 Value field(const Json& object, const std::string& name) {
   const auto found = object.find(name);
@@ -42,10 +42,10 @@ Value field_or(const Json& object, const std::string& name, Value absent) {
   return object.contains(name) ? field<Value>(object, name) : absent;
 }
 
-/// @throws InputError if it is not one
+/// @throws InputError if `entry` is no run.
 BenchmarkRun run_of(const Json& entry) {
   const auto full_name = field<std::string>(entry, "run_name");
-  field<std::string>(entry, "name");  // rounds are put together by it
+  field<std::string>(entry, "name");  // must be there: rounds are put together by it
   BenchmarkRun run{full_name.substr(0, full_name.find("/iterations:")), 0, {}};
   if (field_or(entry, "error_occurred", false))
     throw InputError(fmt::format("{} failed: {}", run.name, field_or(entry, "error_message", std::string())));
@@ -57,8 +57,8 @@ BenchmarkRun run_of(const Json& entry) {
   return run;
 }
 
-/// What ran, where, and on what, as far as the file says it.
-/// @throws InputError if it does not say what every step's benchmarks say
+/// Model, device, type, threads and processor, as far as the file names them.
+/// @throws InputError if one is missing that every step's benchmarks write.
 std::string settings_of(const Json& context) {
   const auto text = [&](const char* key) { return field<std::string>(context, key); };
   const std::string threads = text("threads") + (text("threads") == "1" ? " thread" : " threads");
@@ -69,7 +69,7 @@ std::string settings_of(const Json& context) {
   return settings;
 }
 
-/// When it ran, which state of the project it was, and how busy the machine was just before.
+/// Date, commit, and the machine's load just before, as far as the file names them.
 std::string when_of(const Json& context) {
   std::vector<std::string> known;
   if (context.contains("date")) known.push_back(field<std::string>(context, "date"));
@@ -79,7 +79,7 @@ std::string when_of(const Json& context) {
   return fmt::format("{}", fmt::join(known, ", "));
 }
 
-/// @throws InputError if it is not the output of a step's benchmarks
+/// @throws InputError if `json` is not the output of a step's benchmarks.
 StepRuns step_runs_of(const Json& json) {
   const auto context = field<Json>(json, "context");
   StepRuns step{.step = field<std::string>(context, "step"),
@@ -111,7 +111,7 @@ std::set<std::string> names(const StepRuns& step) {
 
 StepRuns read_step_runs(const std::filesystem::path& file) {
   std::string text = read_whole_file(file);
-  // Google Benchmark writes NaN, which no JSON has, for the variation of counters that are 0.
+  // Google Benchmark writes NaN, which JSON does not have, for the variation of counters that are 0.
   const std::string nan = ": NaN";
   for (std::size_t at = 0; (at = text.find(nan, at)) != std::string::npos;)
     text.replace(at, nan.size(), ": null");

@@ -1,6 +1,6 @@
 /// @file
-/// What the benchmark program of a step has measured, read from the JSON that Google Benchmark writes, and
-/// several rounds of it put together as if they were one program's repetitions.
+/// The results of a step's benchmark program, read from Google Benchmark's JSON. Several rounds of one step
+/// are put together as if they were repetitions of one run.
 #pragma once
 
 #include <filesystem>
@@ -13,34 +13,35 @@ namespace kvcache {
 
 /// One run of one benchmark.
 struct BenchmarkRun {
-  std::string name;  ///< "decode/context:512", without what the library appends
+  std::string name;  ///< "decode/context:512", without the library's suffix
   double ms = 0;     ///< wall time, > 0
-  std::map<std::string, double, std::less<>> counters;  ///< every number that it has
+  std::map<std::string, double, std::less<>> counters;  ///< every number of its entry
 };
 
-/// The runs of one step with one set of options, in one round or in several.
+/// The runs of one step with one set of options, in one or several rounds.
 struct StepRuns {
   std::string step;      ///< "step3_paged"
-  std::string settings;  ///< "random:fairytale, cpu f32, 2 threads, AMD EPYC": alike in what can be compared
-  std::string when;     ///< "2026-11-28T10:39:17+00:00, commit 1a2b3c4, load 0.4 at the start", what is known
-  bool gather = false;  ///< --attention gather
-  std::vector<std::string> notes;  ///< of the program: how to read its numbers
+  std::string settings;  ///< "random:fairytale, cpu f32, 2 threads, AMD EPYC": must be equal in a table
+  std::string when;      ///< "2026-11-28T10:39:17+00:00, commit 1a2b3c4, load 0.4 at the start"
+  bool gather = false;   ///< `--attention gather`
+  std::vector<std::string> notes;  ///< how to read the program's numbers
   std::vector<BenchmarkRun> runs;  ///< in the order of the file
   nlohmann::ordered_json json;     ///< {"context": {...}, "benchmarks": [runs]}
 
-  /// Of its column and its file: "step3_paged", "step3_paged_gather".
+  /// The name of its column and its file: "step3_paged", "step3_paged_gather".
   std::string name() const { return gather ? step + "_gather" : step; }
 };
 
-/// Reads --benchmark_out of a step's benchmark program; aggregates in it are left out.
-/// @throws InputError, with the file's name, if it is something else, or if a benchmark in it failed.
+/// Reads the file that `--benchmark_out` of a step's benchmark program wrote, without its aggregates.
+/// @throws InputError, with the file's name, if the file is something else, or if a benchmark in it failed.
 StepRuns read_step_runs(const std::filesystem::path& file);
 
-/// Puts rounds of the same step together, in the order in which the steps first appear.
-/// @throws InputError for rounds of unlike settings, or of one step with unlike benchmarks.
+/// Puts the rounds of each step together, in the order in which the steps first appear.
+/// @throws InputError if settings differ, or the benchmarks of two rounds of one step.
 std::vector<StepRuns> merge_rounds(std::vector<StepRuns> rounds);
 
-/// In Google Benchmark's own form, the runs of a benchmark as its repetitions: what its compare.py reads.
+/// The runs in Google Benchmark's form, which its compare.py reads: several runs of a benchmark are its
+/// repetitions.
 nlohmann::ordered_json to_json(const StepRuns& step);
 
 }  // namespace kvcache

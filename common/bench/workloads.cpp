@@ -21,8 +21,8 @@ std::int32_t made_up_id(std::int64_t n, std::int64_t vocab_size) {
 
 }  // namespace
 
-// Long contexts get few tokens: step 1 computes all rows again for each. Two decode passes are left to time
-// at least (workloads.h).
+// Long contexts get few tokens, since step 1 computes all rows again for each. At least two decode passes
+// remain to be timed (workloads.h).
 std::vector<Workload> workloads() {
   std::vector<Workload> list;
   for (const std::int64_t prompt : {64, 128, 256, 512, 1024, 2048})
@@ -86,7 +86,8 @@ Request request_before(const Workload& workload, std::int64_t vocab_size) {
 
 double context_of(const Workload& workload) {
   const auto prompt = static_cast<double>(workload.prompt), tokens = static_cast<double>(workload.tokens);
-  // Decode pass n sees prompt + n tokens. Of the tokens - 1 passes the first ones are left out.
+  // Decode pass n attends to prompt + n tokens. There are tokens - 1 passes, and the first ones are not
+  // timed.
   if (workload.timed == decode_pass) return prompt + (tokens + kUntimedDecodePasses) / 2;
   return workload.timed == all ? prompt + (tokens - 1) / 2 : prompt;
 }

@@ -1,6 +1,6 @@
 /// @file
-/// What a run adds up as it goes: rows, milliseconds, memory. The run loop tells it of every pass; it decides
-/// nothing.
+/// What a run adds up: rows, milliseconds, memory. The run loop reports every pass to `Accounts`, which
+/// decides nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace kvcache {
 
-/// Keeps a run's report up to date. Sequences are numbered as in the report; a pass may also hold one that is
-/// not in it (a pinned prefix).
+/// Keeps a run's report up to date. Sequences are numbered as in the report; a pass may also compute a pinned
+/// prefix, which is not in the report.
 class Accounts {
  public:
   /// @param sequences  of the report
@@ -26,22 +26,24 @@ class Accounts {
     return static_cast<std::int64_t>(report_.timing.decode_pass_ms.size());
   }
 
-  /// A pass is queued and committed: counts its K/V rows, and keeps the memory report of the greatest
-  /// reservation, and of those the one with the most in it.
+  /// Counts the K/V rows of a pass that is queued and committed. Keeps the memory report of the moment with
+  /// the most reserved bytes; of equal moments, the one with the most used bytes.
   void pass(const PassPlan& plan, const KvManager& manager);
-  /// A pass that computed a prompt, or the rest of one, took `ms`.
+  /// Adds a pass that computed a prompt, or the rest of a prompt, in `ms` milliseconds.
   void prefill(const PassPlan& plan, double ms);
-  /// A decode pass took `ms`.
+  /// Adds a decode pass of `ms` milliseconds.
   void decode(double ms) { report_.timing.decode_pass_ms.push_back(ms); }
-  /// `child` has all that `parent` has stored: nothing of it is computed for the first time again.
+  /// `child` starts with all positions that `parent` has stored. Rows of `child` at these positions count as
+  /// recomputed.
   void fork(std::size_t parent, std::size_t child) { projected_[child] = projected_[parent]; }
 
   /// The report with its sums and rates, when all sequences have ended.
+  /// @param preemptions  counted by the scheduler; `manager` counts hits, evictions, copies and swaps
   [[nodiscard]] Report finish(const KvManager& manager, std::int64_t preemptions);
 
  private:
   Report report_;
-  std::vector<std::int64_t> projected_;  // [sequences] positions whose K and V were computed at least once
+  std::vector<std::int64_t> projected_;  // [sequences] positions that were computed at least once
 };
 
 }  // namespace kvcache

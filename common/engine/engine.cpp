@@ -17,20 +17,20 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int32_t kPinnedSequence = 0;  // no other has this id
+constexpr std::int32_t kPinnedSequence = 0;  // no request's sequence has this id
 
 double ms_between(Engine::Clock::time_point begin, Engine::Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
 }
 
-/// Each sample of a request has a seed of its own.
+/// Sample n of a request draws with the request's seed + n.
 SamplingParams sampling_of(const GenerationRequest& request, std::int64_t sample) {
   SamplingParams params = request.sampling;
   params.seed += static_cast<std::uint64_t>(sample);
   return params;
 }
 
-/// The request is gone with the last of them.
+/// A copy of the pointers: the request, and `samples` with it, is gone when the last of them ends.
 template <typename Sample>
 std::vector<Sample*> open_samples(std::deque<Sample>& samples) {
   std::vector<Sample*> open;
@@ -40,13 +40,13 @@ std::vector<Sample*> open_samples(std::deque<Sample>& samples) {
   return open;
 }
 
-/// In words for the client. Never empty: that would say that the engine has failed.
+/// The error in words for the client. Never empty: an empty text means that the engine has failed.
 std::string why(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
   return *error.what() == '\0' ? "unknown" : error.what();
 }
 
-/// Ends a request that has not begun.
+/// Tells all samples of a request that could not begin.
 void tell_error(const OnGenerationEvent& on_event, std::int64_t samples, const GenerationSummary& summary,
                 const std::string& error) {
   for (std::int64_t sample = 0; sample < samples; ++sample) {
@@ -103,8 +103,7 @@ void Engine::pin(std::span<const std::int32_t> token_ids) {
   pin_prefix(model_, manager_, store_, token_ids, kPinnedSequence);
 }
 
-/// A request that waits has one copy of its prompt, its stop strings and its salt, however many samples it
-/// has.
+/// A waiting request has one copy of its prompt, its stop strings and its salt, however many samples it has.
 void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent on_event,
                  Clock::time_point submitted) {
   const std::int64_t samples = request.samples;
@@ -129,7 +128,7 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
   Generation& generation = generations_.at(id);
   generation.on_event = std::move(on_event);
   if (manager_.can_fork()) {
-    // The others fork from the first when its prompt is computed.
+    // The other samples fork from the first when its prompt is computed.
     generation.samples.front().forks = samples - 1;
     scheduler_.add(generation.samples.front());
   } else {
@@ -160,7 +159,7 @@ void Engine::fail() {
   generations_.clear();
 }
 
-/// Ids come round after 2^31 sequences; none is so old that it would still be there, but for the pinned one.
+/// Ids repeat after 2^31 sequences. Only the pinned sequence can be that old, and its id is left out.
 std::int32_t Engine::fresh_sequence() {
   static_assert(kPinnedSequence == 0);
   last_sequence_ = last_sequence_ == std::numeric_limits<std::int32_t>::max() ? 1 : last_sequence_ + 1;
@@ -178,7 +177,7 @@ bool Engine::run_pass(const std::function<void()>& on_planned) {
   if (on_planned) on_planned();
 
   const Clock::time_point planned = Clock::now();
-  model_.forward(pass.plan, store_);  // on a GPU it runs while the host goes on here
+  model_.forward(pass.plan, store_);  // on a GPU this only queues the pass; the host goes on
   scheduler_.commit(pass);
   ++totals_.passes;
   totals_.prepared_passes += prepared ? 1 : 0;
@@ -189,7 +188,7 @@ bool Engine::run_pass(const std::function<void()>& on_planned) {
   for (const NextPass::Turn& turn : pass.turns) {
     if (turn.complete()) want_tokens(static_cast<Sample&>(*turn.sequence), &turn - pass.turns.data());
   }
-  // The next pass is planned without those for whose token there is no memory.
+  // Requests without memory for their next token have no place in the next pass.
   for (Generation* generation : failed_) {
     for (Sample* sample : open_samples(generation->samples)) scheduler_.remove(*sample);
   }
@@ -202,7 +201,7 @@ bool Engine::run_pass(const std::function<void()>& on_planned) {
   return true;
 }
 
-/// Samples that were to fork from it end with it.
+/// The samples that would fork from it end with it.
 void Engine::end_stuck(Sample& sample) {
   std::vector<Sample*> samples;
   for (Sample& other : sample.generation.samples) {
@@ -211,7 +210,7 @@ void Engine::end_stuck(Sample& sample) {
   end_all(samples, "capacity");
 }
 
-/// Those whose first pass this was.
+/// Notes when requests were admitted whose first pass this is.
 void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
   for (const NextPass::Turn& turn : pass.turns) {
     Generation& generation = static_cast<Sample&>(*turn.sequence).generation;
@@ -222,8 +221,8 @@ void Engine::note_admitted(const NextPass& pass, Clock::time_point now) {
   }
 }
 
-/// `row` of the logits says what follows `sample`; and, if its prompt is complete only now, what follows
-/// those that fork from it.
+/// `row` of the logits predicts the next token of `sample`. If its prompt is complete only now, the other
+/// samples fork from it and choose from the same row.
 void Engine::want_tokens(Sample& sample, std::int64_t row) {
   std::vector<Sample*> samples{&sample};
   if (sample.forks > 0) {
@@ -238,9 +237,9 @@ void Engine::want_tokens(Sample& sample, std::int64_t row) {
   for (Sample* taker : samples) expect_token(*taker, row);
 }
 
-/// A token of `sample` is on its way; for one that wants none, its logits are looked at all the same. If the
-/// sample ends with this pass whatever the token is, its memory goes back now: nothing that is planned from
-/// here on runs before this pass is done.
+/// Notes that `sample` takes an id from `row`. With max_tokens 0 it takes none, and its logits are still
+/// looked at. A sample that ends with this pass, whichever id is chosen, gives its memory back now: what is
+/// planned from here on runs after this pass.
 void Engine::expect_token(Sample& sample, std::int64_t row) {
   takers_.push_back(&sample);
   picks_.push_back({row, &sample.sampler});
@@ -254,8 +253,8 @@ void Engine::expect_token(Sample& sample, std::int64_t row) {
   if (is_last) scheduler_.remove(sample);
 }
 
-/// A request with a row that gave no id ends, and no other: its client gets one answer, so its other samples
-/// end with it.
+/// A row without an id ends its request with all samples, since the client gets one answer. Other requests go
+/// on.
 void Engine::take_tokens(std::span<const Picked> picked) {
   for (std::size_t n = 0; n < picked.size(); ++n) {
     if (picked[n].ok()) continue;
@@ -277,7 +276,7 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
   GenerationEvent event{.sample = sample.number, .id = id};
   std::string reason = finish_reason(model_.config(), sample.token_ids, generation.summary.prompt_tokens,
                                      asked.max_tokens, asked.ignore_eos);
-  // The id of the end has no text.
+  // An end-of-sequence id has no text.
   if (reason != "stop" && !attempt(generation, [&] { event.text = text_of(sample, id); })) return;
   if (sample.stops.stopped()) reason = "stop";
   if (!generation.began) {
@@ -293,14 +292,14 @@ void Engine::take_token(Sample& sample, std::int32_t id) {
   }
 }
 
-/// Text that is certain with a further id.
+/// The text that is certain once `id` is added.
 std::string Engine::text_of(Sample& sample, std::int32_t id) {
   if (tokenizer_ == nullptr) return {};
   if (!sample.decoder) sample.decoder.emplace(*tokenizer_);
   return sample.stops.push(sample.decoder->push(id));
 }
 
-/// What an output that ends still holds back.
+/// The text that is still held back when an output ends.
 std::string Engine::rest_of_text(Sample& sample) {
   if (tokenizer_ == nullptr) return {};
   if (!sample.decoder) sample.decoder.emplace(*tokenizer_);
@@ -310,7 +309,7 @@ std::string Engine::rest_of_text(Sample& sample) {
 
 // The end of a sample
 
-/// The samples of one request end. If one cannot, the request ends with "error".
+/// Ends samples of one request. If the rest of a text cannot be decoded, the request ends with "error".
 void Engine::end_all(std::span<Sample* const> samples, const std::string& reason) {
   for (Sample* sample : samples) {
     if (failed_.empty()) end(*sample, reason);
@@ -318,8 +317,8 @@ void Engine::end_all(std::span<Sample* const> samples, const std::string& reason
   end_failed();
 }
 
-/// Frees what a sample holds and tells that it has ended, with `event`, which may tell of its last token.
-/// Where the rest of its text cannot be decoded, its request is to end with "error" instead.
+/// Frees what a sample holds and tells its end with `event`, which may carry its last token. If the rest of
+/// its text cannot be decoded, the request is marked as failed instead.
 void Engine::end(Sample& sample, const std::string& reason, GenerationEvent event) {
   Generation& generation = sample.generation;
   event.sample = sample.number;
@@ -331,7 +330,7 @@ void Engine::end(Sample& sample, const std::string& reason, GenerationEvent even
   tell_end(sample, std::move(event));
 }
 
-/// The last event of a sample; with the last of its samples the request is gone.
+/// Tells the last event of a sample. The request is gone with its last sample.
 void Engine::tell_end(Sample& sample, GenerationEvent event) {
   Generation& generation = sample.generation;
   scheduler_.remove(sample);
@@ -354,9 +353,9 @@ void Engine::tell_end(Sample& sample, GenerationEvent event) {
 
 // Requests that fail
 
-/// Does a part of the work that is one request's alone: its ids, its text. If that fails, the request is to
-/// end with "error". What all requests share, the scheduler, the manager and the model, fails as the engine.
-/// @return whether it was done
+/// Does work that belongs to one request alone: its ids, its text. If it throws, that request is marked as
+/// failed. An exception from what all requests share (scheduler, manager, model) fails the engine.
+/// @return whether the work was done
 template <typename Work>
 bool Engine::attempt(Generation& generation, const Work& work) {
   try {
@@ -368,15 +367,15 @@ bool Engine::attempt(Generation& generation, const Work& work) {
   }
 }
 
-/// The first error counts.
+/// Keeps the first error of a request.
 void Engine::note_failed(Generation& generation, std::string error) {
   if (!generation.error.empty()) return;
   generation.error = std::move(error);
   failed_.push_back(&generation);
 }
 
-/// Some samples may have given their memory back already, and the next pass may be planned with it: where
-/// that must not be found, the scheduler drops that plan.
+/// Ends the requests that are marked as failed. Some samples may have given their memory back already, and
+/// the next pass may be planned with it. If that memory must not be found, the scheduler drops the plan.
 void Engine::end_failed() {
   for (Generation* generation : std::exchange(failed_, {})) {
     const std::vector<Sample*> samples = open_samples(generation->samples);

@@ -1,6 +1,6 @@
 /// @file
-/// See engine_thread.h. Read `serve` first. The mutex is never held while the engine works or a listener is
-/// called, so neither can make another thread wait for a pass. It is held while a status is taken.
+/// See engine_thread.h. Read `serve` first. The mutex is never held while the engine computes or a listener
+/// is called, so no other thread waits for a pass. The mutex is held while a status is made.
 #include "common/engine/engine_thread.h"
 
 #include <exception>
@@ -38,9 +38,9 @@ void EngineThread::work() {
   lock.unlock();
   if (failure) engine_.fail();
   lock.lock();
-  carry_out_orders(lock);  // what was submitted meanwhile is told how it ended, too
+  carry_out_orders(lock);  // requests submitted meanwhile are told of the failure, too
   lock.unlock();
-  engine_.cancel_all();  // harmless for one that has failed: nobody is there
+  engine_.cancel_all();  // a failed engine has no requests left
   lock.lock();
   ordered_requests_ = 0;
   if (!failure) update_status();
@@ -66,8 +66,8 @@ void EngineThread::serve() {
   }
 }
 
-/// Carries out the orders that are there; what is ordered meanwhile waits for the next pass. One that has not
-/// been carried out stays in the list: if the engine fails with the one before it, `work` finds it there.
+/// Carries out the orders that are in the list now; later orders wait for the next pass. An order leaves the
+/// list just before it is carried out, so if the engine fails with it, `work` finds the others in the list.
 void EngineThread::carry_out_orders(std::unique_lock<std::mutex>& lock) {
   for (std::size_t left = orders_.size(); left > 0; --left) {
     Order order = std::move(orders_.front());
@@ -93,7 +93,7 @@ void EngineThread::carry_out(Order order) {
   }
 }
 
-/// It costs nothing, so it is done more often than the rest.
+/// Cheap, so it is done more often than the rest of the status.
 void EngineThread::count_sequences() {
   status_.running_count = std::ssize(engine_.scheduler().running());
   status_.waiting = std::ssize(engine_.scheduler().waiting());
@@ -139,7 +139,7 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   if (requests_ >= max_requests_) return Refusal::queue_full;
   ++requests_;
   ++ordered_requests_;
-  // It makes room before its listener hears that it has ended, so whoever hears it may submit another.
+  // The request makes room before its listener hears of its end, so the listener's owner may submit another.
   auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
     if (event.summary) {
       const std::lock_guard ended(mutex_);
@@ -183,7 +183,7 @@ EngineStatus EngineThread::status(std::chrono::milliseconds at_most, bool with_c
     cache_wanted_ = cache_wanted_ || with_cache;
     looked_.wait_for(lock, at_most, [this, seen = looks_] { return idle_ || looks_ != seen; });
   }
-  // While the engine's thread sleeps, the engine belongs to who holds the mutex.
+  // While the engine's thread sleeps, the engine belongs to the thread that holds the mutex.
   if (idle_ && with_cache && status_.failure.empty()) status_.cache = engine_.manager().state();
   EngineStatus status = status_;
   status.waiting += ordered_requests_;

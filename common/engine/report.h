@@ -1,6 +1,6 @@
 /// @file
-/// What a run says of itself: the same fields in every step, so that steps compare line by line. Printed as
-/// text or as one JSON object by common/cli/print.h; the JSON names are a contract (schema 1).
+/// The report of a run: the same fields in every step, so that two steps compare line by line.
+/// common/cli/print.h prints it as text or as one JSON object, whose names are a contract (schema 1).
 #pragma once
 
 #include <algorithm>
@@ -14,26 +14,26 @@
 
 namespace kvcache {
 
-/// How one sequence went.
+/// The part of a report about one sequence.
 struct SequenceReport {
-  std::vector<std::int32_t> prompt_ids;   ///< as they went in
+  std::vector<std::int32_t> prompt_ids;   ///< of the prompt
   std::vector<std::int32_t> output_ids;   ///< with the end-of-sequence id that ended it, if one did
   std::string text;                       ///< the output alone, without that id; "" without a tokenizer
   std::string finish_reason;              ///< "length", "stop", "capacity" or "error"
-  std::string error;                      ///< what was wrong with its logits or its text; empty: nothing
-  std::int64_t cached_tokens = 0;         ///< prompt tokens not computed at first admission
+  std::string error;                      ///< with "error": what is wrong with its logits or its text
+  std::int64_t cached_tokens = 0;         ///< prompt tokens not computed at the first admission
   std::vector<std::int32_t> block_table;  ///< as the sequence ended; empty in steps 1 and 2
-  double ttft_ms = 0;                     ///< from the run's turn to this sequence until its first token
+  double ttft_ms = 0;                     ///< from the start of its prefill to its first token
   std::vector<float> logits;              ///< [vocab] after the prompt; empty unless asked for
 
-  /// Output ids that went through the model: all but the last, which is never fed back.
+  /// Output ids that went through the model: all except the last.
   std::int64_t outputs_fed_back() const { return std::max<std::int64_t>(0, std::ssize(output_ids) - 1); }
   /// Tokens that had K and V as the sequence ended.
   std::int64_t stored_tokens() const { return std::ssize(prompt_ids) + outputs_fed_back(); }
 };
 
-/// How long the passes of a run took. Loading the model is not in it. What was not measured has no value:
-/// with no or one token for each sequence there is no decode pass.
+/// How long the passes of a run took, without loading the model. A rate that was not measured has no value:
+/// with at most one new token per sequence there is no decode pass.
 struct TimingReport {
   double prefill_ms = 0;                       ///< passes that compute prompts for the first time
   double decode_ms = 0;                        ///< decode passes, and preempted sequences computed again
@@ -45,7 +45,7 @@ struct TimingReport {
   std::vector<double> decode_pass_ms;          ///< [decode passes] in order
 };
 
-/// What a step says of a run: the text and the JSON that it prints are made from this.
+/// The report of a whole run.
 struct Report {
   std::string step;                       ///< "step3_paged"
   std::string model;                      ///< the folder, or "random:NAME"

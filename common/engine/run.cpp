@@ -1,7 +1,7 @@
 /// @file
-/// See run.h. This is not the serving engine (common/engine/engine.h), although both obey one scheduler:
-/// here all requests are there from the start and prefill is told apart from decode, which makes a report
-/// that two steps can be compared by; there requests come and go at any time.
+/// See run.h. The serving engine (common/engine/engine.h) uses the same scheduler for requests that come and
+/// go at any time. Here all requests are known from the start, and each prefill is a pass of its own, so the
+/// report tells prefill and decode apart.
 #include "common/engine/run.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Sequence : ScheduledSequence {
   Sampler sampler;
 };
 
-/// The loop's state, so that its stages can be functions. Who is computed next is the scheduler's to say.
+/// The loop's state, so that its stages can be functions. The scheduler decides what a pass computes.
 class Loop {
  public:
   Loop(Transformer& model, KvManager& manager, KvStore& store, std::span<const Request> requests,
@@ -41,7 +41,7 @@ class Loop {
         settings_(settings),
         accounts_(requests.size()),
         scheduler_(manager, {.prefill_alone = true, .preempt_every = settings.preempt_every}) {
-    sequences_.reserve(requests.size());  // the scheduler points to them, so they must not move
+    sequences_.reserve(requests.size());  // the scheduler points to the elements: they must not move
     for (const Request& request : requests) {
       const std::size_t index = sequences_.size();
       accounts_.sequence(index).prompt_ids = request.prompt_ids;
@@ -73,7 +73,7 @@ class Loop {
   }
 
  private:
-  /// Computes a pass: either the prompt of one sequence or a token for each of those that run.
+  /// Computes a pass: the prompt of one sequence, or a token for each running sequence.
   void take(const NextPass& pass, Clock::time_point begin) {
     if (settings_.before_pass) settings_.before_pass();
     model_.forward(pass.plan, store_);
@@ -86,8 +86,7 @@ class Loop {
       accounts_.prefill(pass.plan, ms_since(begin));
       return;
     }
-    // A preempted sequence that came back is among these: computing it again is part of what its next token
-    // costs.
+    // A preempted sequence that came back is among these: its next token costs the recomputing, too.
     std::vector<Pick> picks;
     std::vector<std::size_t> indices;
     for (const NextPass::Turn& turn : pass.turns) {
@@ -99,8 +98,8 @@ class Loop {
     for (const std::size_t index : indices) end_if_finished(index);
   }
 
-  /// The first tokens of a sequence that was prefilled and of the samples that fork from it: they share all
-  /// that the prefill has stored, and its logits.
+  /// Chooses the first tokens of a sequence that was prefilled and of the samples that fork from it. All of
+  /// them share what the prefill stored, and its logits.
   void begin_sequences(std::size_t parent, Clock::time_point begin) {
     std::vector<std::size_t> samples{parent};
     std::vector<ScheduledSequence*> children;
@@ -123,7 +122,7 @@ class Loop {
     }
   }
 
-  /// Computes the prefix that is to stay, under an id that no request has.
+  /// Computes and pins the prefix, under an id that no request has.
   void pin_prefix() {
     const Clock::time_point begin = Clock::now();
     const PassPlan plan = kvcache::pin_prefix(model_, manager_, store_, settings_.pinned_prefix,
@@ -132,8 +131,8 @@ class Loop {
     accounts_.prefill(plan, ms_since(begin));
   }
 
-  /// A token for each of the sequences, chosen from the last pass's logits. For those that want none, the
-  /// logits are looked at all the same.
+  /// Chooses a token for each of the sequences from the last pass's logits. The logits of a sequence that
+  /// wants no token are checked all the same.
   void add_tokens(const std::vector<std::size_t>& indices, const std::vector<Pick>& picks) {
     const std::vector<Picked> picked = model_.pick(picks);
     for (std::size_t n = 0; n < picked.size(); ++n) {
@@ -177,7 +176,7 @@ class Loop {
   const RunSettings& settings_;
   Accounts accounts_;
   Scheduler scheduler_;
-  std::vector<Sequence> sequences_;  // [requests] an id is an index
+  std::vector<Sequence> sequences_;  // [requests] a sequence's id is its index
 };
 
 }  // namespace
@@ -208,7 +207,7 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
   model.forward(*plan, store);
   manager.commit(*plan);
   Sampler greedy{SamplingParams{}};
-  const Pick look{0, &greedy};  // nothing is chosen; this waits until the pass is done
+  const Pick look{0, &greedy};  // the id is not used: this waits for the pass and checks its logits
   if (const Picked picked = model.pick({&look, 1}).front(); !picked.ok()) {
     manager.discard(work, manager.cached_tokens(sequence));
     throw RunError("the system prompt: " + message_of(picked));

@@ -1,6 +1,6 @@
 /// @file
-/// What takes a list of sequences to their ends: the loop of prefill, decode and finish that all steps share.
-/// Chapter: step 1.
+/// The batch run of the four programs: a loop of prefill, decode and finish that takes a list of requests to
+/// their ends. All steps share it. Chapter: step 1.
 #pragma once
 
 #include <functional>
@@ -22,21 +22,22 @@ struct Request {
   std::int64_t max_tokens = 64;          ///< new tokens; 0: prefill only
   bool ignore_eos = false;               ///< go on after an end-of-sequence id
   SamplingParams sampling;               ///< how its ids are chosen
-  /// Samples of this prompt that follow in the list: they fork from this sequence after its prefill.
+  /// How many of the next requests in the list are samples of this prompt: they fork after its prefill.
   std::int64_t forks = 0;
-  std::string salt = {};  ///< it shares blocks with those of equal salt (Work::salt)
+  std::string salt = {};  ///< sequences of equal salt share blocks (Work::salt)
 };
 
+/// Checks that a prompt can be computed.
 /// @param name  of the prompt, for the message
 /// @throws InputError for a prompt that is empty, has an id outside the vocabulary, or leaves no room in the
 /// context.
 void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config);
 
-/// Computes a prefix that is to stay, for the prompts that begin with it, as `sequence`; only with a manager
-/// that can share.
-/// @return the pass
+/// Computes a prefix as `sequence` and pins it, for the prompts that begin with it; only with a manager that
+/// can share.
+/// @return the pass that computed it
 /// @throws RunError if the pool is too small, or the logits after the prefix are not finite: then nothing of
-/// it stays.
+/// the prefix stays.
 PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
                     std::span<const std::int32_t> token_ids, std::int32_t sequence);
 
@@ -48,32 +49,38 @@ using OnEnd = std::function<void(std::size_t request, const std::string& reason)
 /// How to run.
 struct RunSettings {
   bool keep_logits = false;  ///< report each sequence's logits after its prompt
-  /// For tests: preempt the youngest every so many passes; 0: only when needed.
+  /// For tests: preempt the youngest sequence at every n-th pass; 0: only when memory runs out.
   std::int64_t preempt_every = 0;
   /// Computed first and pinned, for the prompts that begin with it; only with a manager that can share.
   std::vector<std::int32_t> pinned_prefix = {};
-  OnToken on_token = {};  ///< empty: nobody is told
-  OnEnd on_end = {};      ///< empty: nobody is told
-  /// For measurements: called before a forward pass is handed to the device.
+  OnToken on_token = {};  ///< may be empty
+  OnEnd on_end = {};      ///< may be empty
+  /// For measurements: called before a forward pass is queued.
   std::function<void()> before_pass = {};
-  /// For measurements: called when all of a forward pass has been handed to the device. A GPU may then still
-  /// be at work.
+  /// For measurements: called when a forward pass is queued. A GPU may still be computing it, so a clock that
+  /// is read here measures the queueing.
   std::function<void()> after_pass = {};
 };
 
-/// Takes the requests to their ends. They are admitted in order, each after the prefill of the one before it,
-/// and then decode together, one token each per pass. A request that does not fit waits; when a running
+/// Takes the requests to their ends. Each prompt is prefilled in a pass of its own, in order; then the
+/// sequences decode together, one token each per pass. A request that does not fit waits. When a running
 /// sequence cannot grow, the youngest is preempted: its memory goes back, and it is admitted again later with
-/// all its ids. A sequence ends by an end-of-sequence id ("stop"), by its number of tokens or the end of the
-/// context ("length"), when it could not grow even if it were alone ("capacity"), or when its logits are not
-/// finite ("error"): then the others go on, and nothing that it stored can be found.
+/// all its ids.
+///
+/// A sequence ends
+///
+/// - with "stop" at an end-of-sequence id,
+/// - with "length" at its number of tokens or the end of the context,
+/// - with "capacity" when it cannot grow although it is alone,
+/// - with "error" when its logits are not finite: nothing that it stored can be found, and the others go on.
+///
 /// @param requests  every prompt must fit the manager's capacity
-/// @return the report, but for step, model, device, dtype, threads and texts.
+/// @return the report without step, model, device, dtype, threads and texts.
 [[nodiscard]] Report run(Transformer& model, KvManager& manager, KvStore& store,
                          std::span<const Request> requests, const RunSettings& settings = {});
 
-/// For runs that count as a whole.
-/// @throws RunError saying what is wrong with the first sequence that ended with "error", if there is one.
+/// For runs of which every sequence must succeed.
+/// @throws RunError with the error of the first sequence that ended with "error".
 void expect_no_error(const Report& report);
 
 }  // namespace kvcache

@@ -18,7 +18,7 @@ std::int64_t length(const ScheduledSequence& sequence) {
   return std::ssize(sequence.token_ids);
 }
 
-/// What the manager is asked for. A sequence in the middle of its prompt wants a part of its tokens.
+/// What the manager is asked for. A sequence in the middle of its prompt asks for its first tokens only.
 std::vector<Work> work_of(std::span<const NextPass::Turn> turns) {
   std::vector<Work> work;
   for (const NextPass::Turn& turn : turns) {
@@ -59,13 +59,13 @@ NextPass Scheduler::next() {
     }
     pass.turns.pop_back();
     if (running_.size() == 1) {
-      pass.stuck = running_.front();  // alone, and still it cannot grow
+      pass.stuck = running_.front();  // it is alone and cannot grow
       return pass;
     }
     ++running_.back()->preemptions;
     preempt_youngest();
   }
-  // Nothing else holds memory, and still the next one was not admitted.
+  // No sequence holds memory, and still the next one was not admitted.
   if (!waiting_.empty()) pass.stuck = waiting_.front();
   return pass;
 }
@@ -76,12 +76,12 @@ void Scheduler::prepare() {
   choose_turns(pass);
   if (running_.empty()) return;
   std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
-  if (!plan) return;  // who is preempted is decided when it is known who ends
+  if (!plan) return;  // a preemption waits: a sequence may end with this pass and make room
   pass.plan = *std::move(plan);
   prepared_ = std::move(pass);
 }
 
-/// The tokens that were unknown are known now.
+/// Puts the ids that are known now into the prepared plan.
 NextPass Scheduler::take_prepared() {
   NextPass pass = *std::exchange(prepared_, std::nullopt);
   for (std::size_t n = 0; n < pass.turns.size(); ++n) {
@@ -92,7 +92,7 @@ NextPass Scheduler::take_prepared() {
   return pass;
 }
 
-/// Undoes `prepare`: who was admitted waits again.
+/// Undoes `prepare`: the sequences that it admitted wait again.
 void Scheduler::drop_prepared() {
   if (!prepared_) return;
   manager_.abort(prepared_->plan);
@@ -114,10 +114,10 @@ void Scheduler::commit(const NextPass& pass) {
 
 bool Scheduler::preemption_is_forced() const {
   if (settings_.preempt_every == 0 || (passes_ + 1) % settings_.preempt_every != 0) return false;
-  return !running_.empty() && running_.back()->decodes;  // in its prompt it might never get out of it
+  return !running_.empty() && running_.back()->decodes;  // else a prompt might never end
 }
 
-/// One that has more tokens than there is memory for: with it no plan can succeed, whoever is preempted.
+/// A running sequence with more tokens than the memory could ever hold: no preemption can make room for it.
 ScheduledSequence* Scheduler::outgrown() const {
   const auto found = std::ranges::find_if(running_, [this](const ScheduledSequence* sequence) {
     return length(*sequence) > manager_.capacity_for(sequence->token_ids, sequence->salt);
@@ -125,10 +125,11 @@ ScheduledSequence* Scheduler::outgrown() const {
   return found == running_.end() ? nullptr : *found;
 }
 
-/// Turns for those that run, oldest first, and for those that can be admitted beside them. Who decodes gets a
-/// row; the prompt in progress, if there is one, gets what the newly admitted leave.
+/// Makes the turns of the running sequences, oldest first, and of those that are admitted beside them. A
+/// sequence that decodes gets one row. The prompt in progress gets the rows that the newly admitted ones
+/// leave.
 void Scheduler::choose_turns(NextPass& pass) {
-  std::int64_t rows = settings_.max_batch_tokens;  // that are left
+  std::int64_t rows = settings_.max_batch_tokens;  // still to be given
   std::optional<std::size_t> prompt;               // the turn of the prompt in progress
   for (ScheduledSequence* sequence : running_) {
     pass.turns.push_back({sequence, length(*sequence)});
@@ -139,7 +140,7 @@ void Scheduler::choose_turns(NextPass& pass) {
     }
   }
   const std::int64_t wanted = prompt ? length(*running_[*prompt]) - running_[*prompt]->stored : 0;
-  const bool ends = wanted <= rows;  // with this pass
+  const bool ends = wanted <= rows;  // whether the prompt ends with this pass
   std::int64_t spare = ends ? rows - wanted : rows / 2;
   if (!settings_.prefill_alone) {
     while (const std::int64_t taken = admit(pass, spare, /*whole=*/!ends)) {
@@ -150,7 +151,7 @@ void Scheduler::choose_turns(NextPass& pass) {
   if (!ends) pass.turns[*prompt].end = running_[*prompt]->stored + rows;
 }
 
-/// Whether the rules, memory aside, let the first of those that wait be admitted.
+/// Whether the rules, apart from memory, admit the first waiting sequence.
 bool Scheduler::may_admit() const {
   if (waiting_.empty()) return false;
   if (running_.empty()) return true;
@@ -165,7 +166,7 @@ void Scheduler::admit_front() {
   waiting_.pop_front();
 }
 
-/// Admits the first of those that wait with a pass of its own, if it fits.
+/// Admits the first waiting sequence with a pass of its own, if it fits.
 bool Scheduler::admit_alone(NextPass& pass) {
   if (!may_admit()) return false;
   pass.turns = {{waiting_.front(), length(*waiting_.front())}};
@@ -179,8 +180,8 @@ bool Scheduler::admit_alone(NextPass& pass) {
   return true;
 }
 
-/// Admits the first of those that wait, if there are rows left for it and the whole of it fits beside the
-/// whole of the others. It begins with as many of its tokens as there are rows.
+/// Admits the first waiting sequence if rows are left and the whole of it fits beside the whole of the
+/// others. The pass computes as many of its tokens as there are rows.
 /// @param whole  admit it only if there are rows for all of its tokens
 /// @return rows that it takes; 0: it is not admitted
 std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows, bool whole) {
@@ -189,7 +190,7 @@ std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows, bool whole) {
   pass.turns.push_back({&first, length(first)});
   const std::optional<PassPlan> plan = manager_.plan(work_of(pass.turns));
   if (plan) manager_.abort(*plan);
-  // What the manager remembers of it needs no row.
+  // Cached tokens need no row.
   const std::int64_t needed = plan ? plan->row_begin.back() - plan->row_begin.end()[-2] : 0;
   if (!plan || (whole && needed > rows)) {
     pass.turns.pop_back();
@@ -201,7 +202,8 @@ std::int64_t Scheduler::admit(NextPass& pass, std::int64_t rows, bool whole) {
   return taken;
 }
 
-/// Its memory goes back. All that wait are younger, so it is the next to come back.
+/// Gives the memory of the youngest running sequence back. All waiting ones are younger, so it waits in
+/// front.
 void Scheduler::preempt_youngest() {
   ScheduledSequence& youngest = *running_.back();
   manager_.free(youngest.id);
@@ -213,7 +215,7 @@ void Scheduler::preempt_youngest() {
 }
 
 void Scheduler::add(ScheduledSequence& sequence) {
-  if (waiting_.empty()) drop_prepared();  // it may be admitted with the next pass
+  if (waiting_.empty()) drop_prepared();  // the next pass may admit it
   waiting_.push_back(&sequence);
 }
 
@@ -239,7 +241,7 @@ void Scheduler::remove(ScheduledSequence& sequence) {
 }
 
 void Scheduler::discard(ScheduledSequence& sequence, std::int64_t cached_tokens) {
-  drop_prepared();  // one that it admits may share what is to be forgotten
+  drop_prepared();  // a sequence that it admits may share what is forgotten now
   manager_.discard({sequence.id, sequence.token_ids, sequence.salt}, cached_tokens);
   std::erase(running_, &sequence);
   std::erase(waiting_, &sequence);

@@ -1,31 +1,33 @@
 /// @file
-/// Who is computed next: the policy of continuous batching. Integers only; no tensor, no text, no clock. Both
-/// ways to run requests are driven by it: the batch run of the four programs (common/engine/run.h) and the
-/// serving engine (engine.h).
+/// The scheduler decides which sequences a pass computes: the policy of continuous batching. It knows
+/// integers only: no tensor, no text, no clock. Both ways to run requests use it, the batch run of the four
+/// programs (common/engine/run.h) and the serving engine (engine.h). Described in docs/serving.md, with an
+/// example.
 ///
-/// A sequence waits, runs, ends. A pass has a row for each running sequence that decodes. The rows that are
-/// left are for prompts. A prompt that is longer than they are many is computed in chunks. The rules:
+/// A sequence waits, runs, ends. A pass has one row for each running sequence that decodes. Prompts get the
+/// rows that are left. A prompt with more tokens than these rows is computed in chunks. The rules:
 ///
-/// 1. First come, first served. A sequence that waits is never overtaken, and all that wait are younger than
-///    all that run.
-/// 2. A sequence is admitted when the whole of it fits beside the whole of all that run, with the manager's
-///    watermark. At most one running sequence is still in its prompt after a pass. While it is, only a prompt
-///    that can be computed whole in the same pass is admitted, and all such prompts together get at most half
-///    of the rows that decode leaves. So short requests need not wait for the end of a long prompt, and the
+/// 1. *First come, first served.* A waiting sequence is never overtaken. Every waiting sequence is younger
+///    than every running one.
+/// 2. *Admission.* A sequence is admitted when the whole of it fits beside the whole of all running ones,
+///    with the manager's watermark. After a pass at most one running sequence is still in its prompt. While
+///    it is, only prompts that fit whole into the same pass are admitted, and together they get at most half
+///    of the rows that decode leaves. So a short request need not wait for the end of a long prompt, and the
 ///    long prompt advances by the other half at least.
-/// 3. When those that run cannot all grow, the youngest is preempted: its memory goes back, and it waits, the
-///    next to be admitted, with all its ids. Where the manager shares blocks, what it had computed stays
-///    findable. Its full blocks lie in the pool until others need the memory; then they are swapped out to
-///    the host tier, as far as there is room, and swapped in when it comes back. So a block moves only if it
-///    must, and computed again is only what was lost: the block that is not full, and what the tier had no
-///    room for. Without a tier, or with blocks that cannot be found (steps 2 and 3, --prefix-cache off), all
-///    of it is computed again.
-/// 4. The oldest is never preempted, so every pass brings it on, and everything ends.
-/// 5. Who was preempted kMaxPreemptions times is admitted again only as the oldest, and so never preempted
-///    more often.
-/// 6. A sequence that cannot go on although it is alone never will: it is *stuck*, and its owner ends it.
-/// 7. The next pass can be planned while a device computes the one before it (`prepare`). The plan assumes
-///    that everyone goes on. If someone ends, comes or goes, it is dropped and made anew.
+/// 3. *Preemption.* When the running sequences cannot all grow, the youngest is preempted. Its memory goes
+///    back, and it waits in front of all others, with all its ids. Its K and V depend on the step:
+///    - Blocks that can be found (step 4) stay in the pool until other sequences need the memory. Then they
+///      are swapped out to the host tier, as far as there is room, and swapped in when the sequence is
+///      admitted again. Recomputed are the partly filled block and what the tier had no room for.
+///    - Without a tier, blocks that others have taken are recomputed, too.
+///    - In steps 2 and 3, and with `--prefix-cache off`, everything is recomputed.
+/// 4. *Progress.* The oldest is never preempted, so every pass brings it on, and everything ends.
+/// 5. *Protection.* A sequence that was preempted kMaxPreemptions times is admitted again only as the oldest,
+///    so it is never preempted again.
+/// 6. *Stuck.* A sequence that cannot go on although it is alone never will. Its owner ends it.
+/// 7. *Planning ahead.* The next pass can be planned while a device computes the pass before (`prepare`). The
+///    plan assumes that every sequence goes on. If one ends, comes or goes, the plan is dropped and made
+///    again.
 #pragma once
 
 #include <cstdint>
@@ -41,82 +43,86 @@
 
 namespace kvcache {
 
-/// Stands for a token that is being computed.
+/// Stands for a token that is still being computed.
 inline constexpr std::int32_t kUnknownToken = -1;
 
-/// A sequence on its way. Its owner makes it, adds the ids that are chosen to it, and keeps it where it is
-/// until it is removed.
+/// A sequence on its way. Its owner creates it, adds the chosen ids, and must not move it until it is
+/// removed.
 struct ScheduledSequence {
-  std::int32_t id = 0;  ///< that the manager knows it by
-  /// Prompt, then output; not empty. The last may be kUnknownToken until `next`.
+  std::int32_t id = 0;  ///< its name for the manager
+  /// Prompt, then output; not empty. The last id may be kUnknownToken until the next call of `next`.
   TokenIds token_ids;
-  std::int64_t forks = 0;  ///< sequences that will fork from it after its prompt: they have seats
-  /// It shares blocks with those of equal salt (Work::salt). The owner keeps the text.
+  std::int64_t forks = 0;  ///< sequences that will fork after its prompt; they count as running
+  /// Sequences of equal salt share blocks (Work::salt). The owner keeps the text alive.
   std::string_view salt = {};
 
-  // The scheduler's:
-  std::int64_t stored = 0;       ///< tokens whose K and V the last pass has left
-  bool decodes = false;          ///< it has got an id since it was admitted
-  std::int64_t preemptions = 0;  ///< forced ones aside
+  // Written by the scheduler alone:
+  std::int64_t stored = 0;       ///< tokens whose K and V exist after the last pass
+  bool decodes = false;          ///< its prompt is complete: it gets an id from every pass
+  std::int64_t preemptions = 0;  ///< without the forced ones of `preempt_every`
 };
 
 /// How much is computed at a time.
 struct SchedulerSettings {
-  /// Rows of a pass at most. No fewer than `max_sequences`, so that all that run get one.
+  /// The most rows of a pass; at least `max_sequences`, so that every running sequence gets one.
   std::int64_t max_batch_tokens = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_sequences = std::numeric_limits<std::int64_t>::max();  ///< running at a time
-  /// A sequence that is admitted is computed in a pass of its own, all of it, before others go on. So the
-  /// four programs do it: what prefill and decode cost is then told apart, and a prompt hits what the one
-  /// before it has filled.
+  /// Each admitted sequence is computed whole, in a pass of its own, before the others go on. The four
+  /// programs run so: their report tells prefill and decode apart, and a prompt can hit blocks of the prompt
+  /// before it.
   bool prefill_alone = false;
-  /// For tests: the youngest is preempted every so many passes, but not in its prompt; 0: only when needed.
+  /// For tests: preempt the youngest at every n-th pass, unless it is in its prompt; 0: only when memory runs
+  /// out.
   std::int64_t preempt_every = 0;
 };
 
-/// What is to be done next.
+/// The next pass, or the sequence that blocks it.
 struct NextPass {
   /// One sequence of the plan.
   struct Turn {
     ScheduledSequence* sequence = nullptr;  ///< whose turn it is
     std::int64_t end = 0;                   ///< tokens whose K and V exist after the pass
 
-    /// Whether its row of logits says what comes next; not in the middle of a prompt.
+    /// Whether an id is chosen for it after the pass: false in the middle of a prompt.
     bool complete() const { return end == static_cast<std::int64_t>(sequence->token_ids.size()); }
   };
   PassPlan plan;            ///< what the model computes
   std::vector<Turn> turns;  ///< [plan.sequences], oldest first; empty: nothing to compute
-  /// Cannot go on and never will: to be ended (and removed) before the next pass. There are no turns then.
+  /// A sequence that can never go on: its owner ends and removes it before the next pass. Then there are no
+  /// turns.
   ScheduledSequence* stuck = nullptr;
 };
 
-/// Says who is computed next, in which memory; by the rules at the head of this file.
+/// Decides which sequences a pass computes, by the rules at the head of this file.
 class Scheduler {
  public:
-  /// Of one sequence, before it is left in peace.
+  /// How often one sequence is preempted before rule 5 protects it.
   static constexpr std::int64_t kMaxPreemptions = 4;
 
-  /// @throws InputError for settings that cannot be, with their values.
+  /// @throws InputError for impossible settings, with their values.
   Scheduler(KvManager& manager, const SchedulerSettings& settings);
 
-  /// The sequence waits, behind all others. With its forks it must be no more than `max_sequences`.
+  /// Adds a sequence behind all others that wait. With its forks it must be at most `max_sequences`.
   void add(ScheduledSequence& sequence);
-  /// The sequences that fork from `parent`, which runs, run with all that it has stored; they are the next
-  /// younger ones, in this order.
+  /// Forks `children` from `parent`, which runs. They run with all that it has stored, and are the next
+  /// younger sequences, in this order.
   void fork(ScheduledSequence& parent, std::span<ScheduledSequence* const> children);
-  /// The sequence has ended, wherever it is, and its memory goes back. Harmless for one that was not added.
+  /// Removes a sequence that has ended, running or waiting; its memory goes back. A sequence that was not
+  /// added changes nothing.
   void remove(ScheduledSequence& sequence);
   /// As `remove`, for a sequence whose logits are not finite: nothing that it computed can be found
   /// afterwards. It may have been removed before.
   /// @param cached_tokens  as KvManager::discard
   void discard(ScheduledSequence& sequence, std::int64_t cached_tokens);
 
-  /// Plans the next pass. It is followed by `commit` once the pass is queued, before anything else.
+  /// Plans the next pass. The next call must be `commit`, once the pass is queued.
   [[nodiscard]] NextPass next();
   /// The pass is queued (KvManager::commit).
   void commit(const NextPass& pass);
-  /// Plans the pass after the one that is being computed, if nobody has to be preempted for it. For this all
-  /// that get a token from the pass have kUnknownToken as their last, and those that end with it, whatever it
-  /// is, are removed. Changes nothing that `next` would do, but for the time it takes.
+  /// Plans the pass after the one that is being computed, unless a sequence must be preempted for it. Before
+  /// the call, every sequence that gets a token from the current pass has kUnknownToken as its last id, and
+  /// every sequence that ends with that token, whichever it is, is removed. `next` then gives the same pass
+  /// as without this call, only sooner.
   void prepare();
   /// Whether `prepare` has left a plan that `next` will give.
   bool prepared() const { return prepared_.has_value(); }
@@ -125,9 +131,9 @@ class Scheduler {
   const std::vector<ScheduledSequence*>& running() const { return running_; }
   /// The next to be admitted first.
   const std::deque<ScheduledSequence*>& waiting() const { return waiting_; }
-  std::int64_t preemptions() const { return preemptions_; }  ///< of all, forced ones too
-  /// @throws std::logic_error if a sequence is in two places or a rule above does not hold. Not between
-  /// `next` and `commit`.
+  std::int64_t preemptions() const { return preemptions_; }  ///< of all sequences, forced ones too
+  /// Must not be called between `next` and `commit`.
+  /// @throws std::logic_error if a sequence is in two places or a rule above does not hold.
   void check_invariants() const;
 
  private:

@@ -10,7 +10,7 @@ namespace kvcache {
 std::string StopStrings::push(std::string_view text) {
   if (stopped_) return {};
   held_ += text;
-  // The match that ends first; of those the one that begins first.
+  // The match that ends first; of equal ends, the one that begins first.
   std::size_t begin = std::string::npos, end = std::string::npos;
   for (const std::string& stop : stops_) {
     const std::size_t at = held_.find(stop);

@@ -1,6 +1,6 @@
 /// @file
-/// The token ids of a sequence on its way. Samples of one request begin with the same prompt, and a long
-/// prompt may wait for long: until a sample gets its first token, it has no ids of its own.
+/// The token ids of a sequence on its way. The samples of one request share one copy of the prompt; a sample
+/// gets ids of its own with its first token.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,7 @@
 
 namespace kvcache {
 
-/// A list of token ids that shares its memory with its copies until an id is added to it. Copies belong to
-/// one thread.
+/// A list of token ids. Copies share its memory until one of them changes. All copies belong to one thread.
 class TokenIds {
  public:
   /// No ids.
@@ -23,13 +22,14 @@ class TokenIds {
 
   std::size_t size() const { return ids_ ? ids_->size() : 0; }                       ///< how many there are
   const std::int32_t* begin() const { return ids_ ? ids_->data() : nullptr; }        ///< the first
-  const std::int32_t* end() const { return begin() + size(); }                       ///< behind the last
-  std::int32_t operator[](std::size_t position) const { return begin()[position]; }  ///< of those there are
-  std::int32_t back() const { return (*this)[size() - 1]; }  ///< the last of at least one
+  const std::int32_t* end() const { return begin() + size(); }                       ///< one past the last
+  std::int32_t operator[](std::size_t position) const { return begin()[position]; }  ///< position < size()
+  std::int32_t back() const { return (*this)[size() - 1]; }  ///< the last; the list is not empty
 
-  /// Adds an id. A list that shares its memory gets its own.
+  /// Adds an id. A list that shares its memory gets memory of its own first.
   void push_back(std::int32_t id) { own().push_back(id); }
-  /// Puts `id` in the place of the last of at least one. A list that shares its memory gets its own.
+  /// Replaces the last id of a list that is not empty. A list that shares its memory gets memory of its own
+  /// first.
   void replace_back(std::int32_t id) { own().back() = id; }
 
  private:
@@ -38,7 +38,7 @@ class TokenIds {
     return *ids_;
   }
 
-  std::shared_ptr<std::vector<std::int32_t>> ids_;  // none: no ids
+  std::shared_ptr<std::vector<std::int32_t>> ids_;  // nullptr: no ids
 };
 
 }  // namespace kvcache

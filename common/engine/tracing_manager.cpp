@@ -1,5 +1,5 @@
 /// @file
-/// See tracing_manager.h. Each line has two parts: what happened, and under "changes" what is different now.
+/// See tracing_manager.h. Each line has two parts: the event, and under "changes" what is different after it.
 #include "common/engine/tracing_manager.h"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ Json pairs_of(const std::vector<BlockCopy>& copies) {
   return json;
 }
 
-/// An empty list says nothing and is left out.
+/// Adds a list unless it is empty.
 void add_list(Json& line, const char* name, Json list) {
   if (!list.empty()) line[name] = std::move(list);
 }
 
-/// The blocks that `sequence`, new in the plan that led to `now`, was given with their content; one that it
-/// has copied already, by the original.
+/// The blocks that were found for `sequence`, which is new in the plan that led to `now`. For a block that it
+/// has copied already, the original.
 Blocks hits_of(const CacheState& now, std::int32_t sequence, std::int64_t cached_tokens,
                const PassPlan& plan) {
   Blocks hits = now.sequences.at(sequence).blocks;
@@ -51,7 +51,7 @@ Json json_of(const CacheState::Content& content) {
           {"parent", content.parent}};
 }
 
-/// The entries of [blocks] or [host blocks] that differ, each under its number.
+/// The entries of a list over blocks, or host blocks, that differ, each under its number.
 template <typename Value, typename ToJson>
 Json differences(const std::vector<Value>& before, const std::vector<Value>& now, ToJson to_json) {
   Json json = Json::object();
@@ -76,8 +76,8 @@ void add_sequences(Json& changes, const CacheState& before, const CacheState& no
   }
 }
 
-/// How one order of free blocks became the other: blocks left it, others entered at the front and at the
-/// back. Where that does not explain it (a plan was taken back), the whole order.
+/// How one order of free blocks became the other: blocks left, blocks entered at the front and at the back.
+/// If these do not explain the change (a plan was taken back), the whole order.
 Json queue_change(const Blocks& before, const Blocks& now) {
   const std::set<std::int32_t> were_free(before.begin(), before.end()), are_free(now.begin(), now.end());
   Blocks taken, stayed, front, back;
@@ -127,7 +127,7 @@ std::optional<PassPlan> TracingManager::plan(std::span<const Work> work) {
   if (plan) {
     write_plan(work, *plan);
     if (std::ranges::find_first_of(sequences, refused_) != sequences.end()) refused_.clear();
-  } else if (sequences != refused_) {  // who waits is tried again beside every pass; once is enough
+  } else if (sequences != refused_) {  // a waiting sequence is tried at every pass: one line is enough
     write({{"event", "refuse"}, {"sequences", sequences}});
     refused_ = std::move(sequences);
   }
@@ -137,7 +137,7 @@ std::optional<PassPlan> TracingManager::plan(std::span<const Work> work) {
 void TracingManager::write_plan(std::span<const Work> work, const PassPlan& plan) {
   const CacheState now = traced_.state();
   Json line = {{"event", "plan"}, {"sequences", Json::array()}};
-  std::set<std::int32_t> kept;  // blocks whose content was there before
+  std::set<std::int32_t> kept;  // blocks that were found
   for (std::size_t s = 0; s < work.size(); ++s) {
     const std::int32_t first_row = plan.row_begin[s];
     Json sequence = line_of(work[s], plan.positions[static_cast<std::size_t>(first_row)]);
@@ -166,7 +166,7 @@ void TracingManager::write_plan(std::span<const Work> work, const PassPlan& plan
   write_with_changes(std::move(line));
 }
 
-/// What a sequence wants of a pass: its tokens that no line has told of, and which positions are computed.
+/// One sequence of a plan: the positions that are computed, and its tokens that no earlier line has.
 Json TracingManager::line_of(const Work& work, std::int32_t first_row) {
   std::size_t& told = told_[work.sequence];
   const std::span<const std::int32_t> untold = work.token_ids.subspan(told);

@@ -1,6 +1,6 @@
 /// @file
-/// Writes down what a manager does, for `--trace`. The manager knows nothing of it: the lines come from what
-/// can be seen of it before and after each call. Described in docs/trace.md.
+/// Writes down what a manager does, for `--trace`. The manager does not know of it: each line is the
+/// difference between its state before and after a call. Described in docs/trace.md.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,10 @@
 
 namespace kvcache {
 
-/// Does what another manager does and writes one JSON object per call to a stream, each on a line of its own.
-/// A call costs time in proportion to the pool, since all of the state is compared. Ids are written when they
-/// are planned, so they must be known then: not for passes that a scheduler prepares.
+/// Passes every call on to another manager and writes one JSON object per call, each on a line of its own. A
+/// call takes time in proportion to the pool, since the whole state is compared. Ids are written when a pass
+/// is planned, so they must be known then: a scheduler that prepares passes (Scheduler::prepare) cannot use
+/// this.
 class TracingManager final : public KvManager {
  public:
   /// The text of one token on its own.
@@ -27,7 +28,7 @@ class TracingManager final : public KvManager {
   /// Writes the first line.
   /// @param traced  of step 2, 3 or 4, with all blocks free; must outlive this object, as `out` must
   /// @param step, model  for the first line
-  /// @param text_of_token  empty: tokens are written as ids alone
+  /// @param text_of_token  may be empty: then tokens are written as ids alone
   TracingManager(KvManager& traced, std::ostream& out, const std::string& step, const std::string& model,
                  TextOfToken text_of_token);
 
@@ -53,25 +54,25 @@ class TracingManager final : public KvManager {
   CountersReport counters() const override { return traced_.counters(); }
   CacheState state() const override { return traced_.state(); }
 
-  /// Says why the next call of `free` for `sequence` comes. One that comes unsaid is a preemption.
+  /// Sets the reason of the next `free(sequence)`; without one the trace says "preempted".
   void finishing(std::int32_t sequence, const std::string& reason) { reasons_[sequence] = reason; }
-  /// Writes the last line: what the run's report says.
+  /// Writes the last line, with the blocks and the counters of the run's report.
   void end(const BlocksReport& blocks, const CountersReport& counters);
 
  private:
   void write_plan(std::span<const Work> work, const PassPlan& plan);
   void write_free(std::int32_t sequence, const std::string& unsaid_reason);
   nlohmann::ordered_json line_of(const Work& work, std::int32_t first_row);
-  /// Adds what has changed since the line before, and writes.
+  /// Adds the changes since the line before, and writes the line.
   void write_with_changes(nlohmann::ordered_json line);
   void write(const nlohmann::ordered_json& line);
 
   KvManager& traced_;
   std::ostream& out_;
   TextOfToken text_of_token_;
-  CacheState before_;                            // as the last line left it
-  std::map<std::int32_t, std::size_t> told_;     // tokens of each sequence that were written
-  std::map<std::int32_t, std::string> reasons_;  // of sequences about to be freed
+  CacheState before_;                            // the state after the last line
+  std::map<std::int32_t, std::size_t> told_;     // [sequence] tokens that were written
+  std::map<std::int32_t, std::string> reasons_;  // [sequence] of the next `free`
   std::vector<std::int32_t> refused_;            // the sequences last refused, until one of them fits
 };
 

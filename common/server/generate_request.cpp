@@ -1,5 +1,5 @@
 /// @file
-/// See generate_request.h.
+/// See generate_request.h. Read `read_generate_request` first.
 #include "common/server/generate_request.h"
 
 #include <algorithm>
@@ -37,10 +37,10 @@ Json json_of(const GeneratedOutput& output) {
 /// The form of POST /generate.
 class GenerateForm final : public AnswerForm {
  public:
-  /// @param bytes_left_out  of the prompt: told where there are any
+  /// @param bytes_left_out  of the prompt; 0 is not written
   explicit GenerateForm(std::int64_t bytes_left_out) : bytes_left_out_(bytes_left_out) {}
 
-  /// The first sample stands at the top, where it is when it is the only one.
+  /// The first sample stands at the top level, whether or not there are others.
   Json whole(const std::vector<GeneratedOutput>& outputs, const GenerationSummary& summary) const override {
     Json answer = json_of(outputs.front());
     if (outputs.size() > 1) {
@@ -51,7 +51,7 @@ class GenerateForm final : public AnswerForm {
     return answer;
   }
 
-  /// One token has an `id`; several, for a client that reads too slowly for an event each, have `ids`.
+  /// One token is an `id`. Several, joined for a slow client, are `ids`.
   std::vector<Json> events(const AnswerPart& part) const override {
     Json event = {{"sample", part.sample}, {"text", part.text}};
     if (part.ids.size() == 1) event["id"] = part.ids.front();
@@ -91,17 +91,17 @@ Encoding prompt_of(const RequestFields& fields, const std::string& salt, const S
 void read_common_fields(const RequestFields& fields, const ServedModel& model, GenerationRequest& request) {
   request.max_tokens = fields.whole_number("max_tokens", 0, kLargestCount).value_or(request.max_tokens);
   const std::int64_t top_k = fields.whole_number("top_k", -1, kLargestCount).value_or(0);
-  request.sampling.top_k = top_k == -1 ? 0 : top_k;  // both are off
+  request.sampling.top_k = top_k == -1 ? 0 : top_k;  // 0 and -1 are both off
   request.samples = fields.whole_number("n", 1, model.max_sequences).value_or(1);
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
   request.salt = fields.salt().value_or("");
-  fields.flag("add_special_tokens");  // where the prompt is no text it has nothing to say, but must be right
+  fields.flag("add_special_tokens");  // checked even where the prompt is no text
   request.stop = fields.stop_strings("stop").value_or(std::vector<std::string>());
   if (!request.stop.empty() && model.tokenizer == nullptr)
     throw RequestError(400, "stop", "stop needs a tokenizer, and this model has none");
 }
 
-/// A text that no encoding makes short enough is refused before it is encoded, which takes long.
+/// Refuses a text that no encoding makes short enough, before the encoding, which takes long.
 void check_text_length(const std::string& text, const std::string& name, const ServedModel& model) {
   const std::int64_t tokens = std::min(model.config->max_position_embeddings - 1, model.manager->capacity());
   const std::optional<std::int64_t> bytes_of_a_token = model.tokenizer->most_bytes_of_a_token();
@@ -125,7 +125,7 @@ Encoding encode_prompt(const RequestFields& fields, const std::string& text, con
   } catch (const InputError& error) {
     throw RequestError(400, name, name + ": " + error.what());
   }
-  // A tokenizer may have tokens that were added after the model was trained.
+  // A tokenizer may have tokens that the model does not have: they were added after its training.
   const std::int64_t vocab_size = model.config->vocab_size;
   for (const std::int32_t id : encoding.ids) {
     if (id >= vocab_size)

@@ -26,10 +26,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-/// What GET /health waits at most: a pass of a large model may take longer.
+/// The longest that GET /health waits for a pass; a pass of a large model may take longer.
 constexpr milliseconds kStatusWait{500};
-/// From when the last requests are cancelled until those that the engine, which may be in a long pass, has
-/// not ended are told so all the same; and from then until everything must have ended.
+/// The end of a server. kCancelling: from cancelling the last requests until clients are told so even if the
+/// engine, in a long pass, has not ended them. kLastAnswers: from then until everything must have ended.
 constexpr milliseconds kCancelling{600}, kLastAnswers{300};
 
 using Clock = std::chrono::system_clock;
@@ -55,7 +55,7 @@ HttpAnswer later(HttpAnswer answer, std::int64_t seconds = 1) {
 
 }  // namespace
 
-/// An answer in the making: what a request's listener is told becomes what its client is sent.
+/// An answer in the making: turns the engine's events of a request into what its client is sent.
 class GenerationServer::Answering {
  public:
   Answering(Exchange exchange, AskedGeneration& asked)
@@ -63,7 +63,7 @@ class GenerationServer::Answering {
         form_(std::move(asked.form)),
         stream_(asked.stream),
         outputs_(static_cast<std::size_t>(asked.request.samples)) {}
-  /// To be called once it has an owner.
+  /// Must be called once `self` owns this object.
   void listen_to(const std::shared_ptr<Answering>& self) {
     exchange_->on_caught_up([weak = std::weak_ptr(self)] {
       if (const auto answering = weak.lock()) answering->send_waiting();
@@ -77,7 +77,7 @@ class GenerationServer::Answering {
     output.finish_reason = event.finish_reason;
     stream_ ? send(event) : collect(event, output);
   }
-  /// Ends it without the engine.
+  /// Ends the answer as cancelled, without waiting for the engine.
   void cancel() {
     for (std::int64_t sample = 0; sample < std::ssize(outputs_); ++sample) {
       if (outputs_[static_cast<std::size_t>(sample)].finish_reason.empty())
@@ -87,7 +87,7 @@ class GenerationServer::Answering {
   }
 
  private:
-  /// Before anything was sent there is still time for a status that says so.
+  /// An error or a cancellation: if nothing was sent yet, an HTTP status can tell it.
   static bool ends_early(const GenerationEvent& event) {
     return event.finish_reason == "error" || event.finish_reason == "cancelled";
   }
@@ -99,7 +99,7 @@ class GenerationServer::Answering {
                                           : error_answer(500, event.error));
   }
 
-  /// A client that keeps up gets each event as it comes. Where one does not, events of a sample become one.
+  /// Sends each event as it comes. For a client that is behind, the events of a sample become one.
   void send(const GenerationEvent& event) {
     if (!std::exchange(begun_, true)) exchange_->begin_stream("text/event-stream");
     add_to_waiting(event);
@@ -114,7 +114,7 @@ class GenerationServer::Answering {
     part->finish_reason = event.finish_reason;
     part->error = event.error;
     part->summary = event.summary;
-    if (event.summary) std::rotate(part, part + 1, waiting_.end());  // it is told last
+    if (event.summary) std::rotate(part, part + 1, waiting_.end());  // the part with the summary is sent last
   }
   void send_waiting() {
     for (const AnswerPart& part : std::exchange(waiting_, {})) {
@@ -142,7 +142,7 @@ class GenerationServer::Answering {
   std::unique_ptr<AnswerForm> form_;
   bool stream_, begun_ = false, done_ = false;
   std::vector<GeneratedOutput> outputs_;  // [samples]
-  std::vector<AnswerPart> waiting_;       // for the client of a stream to catch up; of a sample at most one
+  std::vector<AnswerPart> waiting_;       // held back until the client catches up; one per sample
 };
 
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
@@ -153,7 +153,7 @@ GenerationServer::GenerationServer(const GenerationServerSettings& settings, con
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
   http_.on_signal([this] {
-    if (engine_ == nullptr) std::_Exit(0);  // nothing has begun that would have to end
+    if (engine_ == nullptr) std::_Exit(0);  // the model is still being loaded: nothing has to be ended
     end();
   });
 }
@@ -163,7 +163,7 @@ GenerationServer::~GenerationServer() {
   wait();
 }
 
-/// Until nothing is at work any more. What was still to be read is given up.
+/// Waits until all threads have ended. Bodies that are still unread are given up.
 void GenerationServer::wait() {
   http_.wait();
   stop_reading_.request_stop();
@@ -190,7 +190,7 @@ void GenerationServer::end() {
     if (std::exchange(ending_, true)) return;
     if (engine_ != nullptr) engine_->close();
     for (const UnreadRequest& request : unread_.take_all()) request.exchange->answer(not_serving());
-    stop_reading_.request_stop();  // nothing that is still read would be taken
+    stop_reading_.request_stop();  // the engine would not take what is still being read
     http_.end_when_answered();
     http_.post_after(settings_.finish, [this] {
       if (engine_ != nullptr) engine_->cancel_all();
@@ -249,7 +249,7 @@ HttpAnswer GenerationServer::not_serving() const {
   return later(error_answer(503, ending_ ? "the server is shutting down" : "the model is being loaded"));
 }
 
-/// The request waits for a reader, unless as many are there as may be.
+/// Lets the request wait for a reader, or answers 429 if there are too many requests.
 void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (engine_ == nullptr || ending_ || !failure_.empty()) return exchange->answer(not_serving());
   const std::int64_t line = requests();
@@ -267,17 +267,17 @@ void GenerationServer::refuse_one_too_many(const Exchange& exchange) {
   exchange->answer(later(error_answer(429, "as many requests wait as may; try again later"), seconds));
 }
 
-/// Requests that are not with the engine yet.
+/// Requests that are still to be read, so that the engine does not have them yet.
 std::int64_t GenerationServer::requests_to_read() const {
   return unread_.size() + std::ssize(reading_);
 }
 
-/// Requests that are there: to be read, waiting or running.
+/// All requests: to be read, waiting or running.
 std::int64_t GenerationServer::requests() const {
   return requests_to_read() + engine_->requests();
 }
 
-/// Gives a reader that has nothing to do its next request.
+/// Gives an idle reader its next request.
 void GenerationServer::read_next(UnreadRequests::Reader reader) {
   if (reading_.contains(reader)) return;
   std::optional<UnreadRequest> next = unread_.take(reader);
@@ -289,7 +289,7 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
     try {
       asked = std::make_shared<AskedGeneration>(request.read(request.body));
     } catch (const StoppedByRequest&) {
-      // The server is shutting down; not_serving() says so below.
+      // The server is shutting down: not_serving() below tells the client.
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
@@ -315,7 +315,7 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   answering->listen_to(answering);
   std::erase_if(answering_, [](const auto& other) { return other.expired(); });
   answering_.push_back(answering);
-  // The engine tells its own thread; here it is heard by the server's.
+  // The engine's thread calls this; the event is handled on the server's thread.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
       if (event.finish_reason == "error" && event.error.empty())
@@ -332,14 +332,14 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
     return exchange->answer(error_answer(400, error.what()));
   }
   if (const auto* refusal = std::get_if<EngineThread::Refusal>(&submitted)) {
-    note_failure(engine_->status(milliseconds(0)).failure);  // it may have failed just now
+    note_failure(engine_->status(milliseconds(0)).failure);  // the engine may have failed just now
     if (*refusal == EngineThread::Refusal::closed) return exchange->answer(not_serving());
     return refuse_one_too_many(exchange);
   }
   exchange->on_departure([this, id = std::get<GenerationId>(submitted)] { engine_->cancel(id); });
 }
 
-/// The first time it is told to who watches the program, too.
+/// Remembers the engine's failure, and prints it once.
 void GenerationServer::note_failure(const std::string& failure) {
   if (failure.empty() || !failure_.empty()) return;
   failure_ = failure;
@@ -351,7 +351,7 @@ void GenerationServer::answer_health(const Exchange& exchange) {
   if (engine_ == nullptr) return exchange->answer(later(json_answer(health, 503)));
   with_status([this, exchange, health](const EngineStatus& status) mutable {
     health["blocks"] = json_of(status.blocks);
-    health["kv_memory"] = json_of(status.memory);  // step 2 has no blocks
+    health["kv_memory"] = json_of(status.memory);  // step 2 has no blocks: look here
     health["running"] = status.running_count;
     health["waiting"] = status.waiting;
     health["counters"] = json_of(status.counters);
@@ -383,16 +383,16 @@ void GenerationServer::answer_state(const Exchange& exchange) {
       /*with_cache=*/true);
 }
 
-// How the engine is
+// The engine's status
 
-/// `use` is called with how the engine is from now on, or not at all if the server ends before.
+/// Calls `use` with a status that is made after this call; not at all if the server ends before.
 void GenerationServer::with_status(std::function<void(const EngineStatus&)> use, bool with_cache) {
   status_users_.push_back(std::move(use));
   cache_is_wanted_ = cache_is_wanted_ || with_cache;
   if (!status_is_coming_) ask_for_status();
 }
 
-/// For all who wait for it; who comes while it is on its way waits for the next one.
+/// Asks once for all that wait for a status. Whoever comes while a status is on its way waits for the next.
 void GenerationServer::ask_for_status() {
   status_is_coming_ = true;
   boost::asio::post(*looker_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),

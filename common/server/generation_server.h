@@ -1,7 +1,7 @@
 /// @file
-/// An engine behind HTTP: what each address answers, and how a request's life and a client's hang together.
-/// Requests are read and the engine is looked at by workers' threads, so that the server's own never waits.
-/// Described in docs/serving.md.
+/// An engine behind HTTP: what each address answers, and that a request is cancelled when its client leaves.
+/// The answer 429 is sent here; waiting_line.h computes its Retry-After. Worker threads read requests and ask
+/// the engine for its status, so the server's own thread never waits. Described in docs/serving.md.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,16 @@ class thread_pool;
 
 namespace kvcache {
 
-/// What may be set of a server.
+/// The settings of a server.
 struct GenerationServerSettings {
   std::string host = "127.0.0.1";           ///< where to listen
   int port = 5000;                          ///< 0: any that is free
-  HttpLimits http;                          ///< what a client can take
-  std::chrono::milliseconds finish{8'000};  ///< that requests get to end by themselves once it is to end
+  HttpLimits http;                          ///< limits of each client
+  std::chrono::milliseconds finish{8'000};  ///< time for requests to end once the server is told to end
 };
 
-/// The server of one model. It listens from the beginning and says that it is loading until `serve`.
+/// The server of one model. It listens from its construction on, and answers that it is loading until
+/// `serve`.
 class GenerationServer {
  public:
   /// @param model_name  as clients know it
@@ -44,13 +45,14 @@ class GenerationServer {
 
   /// "http://127.0.0.1:5000"
   std::string address() const { return http_.address(); }
-  /// Serves until SIGTERM, SIGINT or `end`, and the last answers have gone out. The engine may then still be
-  /// in a pass.
-  /// @param engine    ends before this server does: its listeners are of here
+  /// Serves until SIGTERM, SIGINT or `end`, and until the last answers have gone out. The engine may then
+  /// still be in a pass.
+  /// @param engine    ends before this server does, since its listeners use the server
   /// @param on_ready  called when requests are taken
   /// @throws RunError if the engine has failed.
   void serve(EngineThread& engine, const ServedModel& model, const std::function<void()>& on_ready);
-  /// Takes no more requests, ends those that are there, by force if need be, and then ends. From any thread.
+  /// Takes no more requests, lets those in progress end for a while, cancels the rest, and ends the server.
+  /// Any thread may call it.
   void end();
 
  private:
@@ -79,25 +81,25 @@ class GenerationServer {
   const std::string model_name_;
   const std::chrono::system_clock::time_point created_ = std::chrono::system_clock::now();
   const std::chrono::steady_clock::time_point up_since_ = std::chrono::steady_clock::now();
-  // The server's thread's alone from here; but a request is read with the model, which never changes then.
-  EngineThread* engine_ = nullptr;  // not loaded yet
+  // From here on for the server's thread alone. Readers use model_ too, which does not change any more then.
+  EngineThread* engine_ = nullptr;  // nullptr: the model is being loaded
   ServedModel model_;
   bool ending_ = false;
   std::string failure_;
   std::uint64_t requests_ = 0;
-  std::map<std::string, std::int64_t> outputs_;  // ended, by reason
+  std::map<std::string, std::int64_t> outputs_;  // how many have ended, by reason
   UnreadRequests unread_;
-  std::set<UnreadRequests::Reader> reading_;  // those that are at work
+  std::set<UnreadRequests::Reader> reading_;  // the readers at work
   Pace pace_;
   std::vector<std::function<void(const EngineStatus&)>> status_users_;
   bool status_is_coming_ = false, cache_is_wanted_ = false;
 
-  std::vector<std::weak_ptr<Answering>> answering_;  // what is not answered yet, and some that is
+  std::vector<std::weak_ptr<Answering>> answering_;  // all open answers, and some ended ones
 
   std::stop_source stop_reading_;
-  // Reading a long prompt takes time, and so does waiting for the engine to tell how it is.
+  // Reading a long prompt takes time, and so does waiting for the engine's status.
   std::unique_ptr<boost::asio::thread_pool> readers_, looker_;
-  HttpServer http_;  // the last: its thread uses all of the above
+  HttpServer http_;  // declared last: its thread uses all of the above
 };
 
 }  // namespace kvcache

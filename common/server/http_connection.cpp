@@ -26,16 +26,16 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-/// How a body in chunks may end, and the least that follows: an empty line. Boost.Beast 1.74 fails an
-/// assertion of its own where it is given the first by itself and one byte more the next time.
+/// How a chunked body may end, and the least that follows: an empty line. Boost.Beast 1.74 fails an assertion
+/// of its own if it is given kLastChunk alone and one byte more the next time.
 constexpr std::string_view kLastChunk = "0\r\n", kEmptyLine = "\r\n";
 
-/// An option of TCP that Asio has no name for.
+/// A TCP option that Asio has no name for.
 template <int Name>
 using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
 
-/// Bytes of the header and the trailers, which Boost.Beast puts into one list of fields. Spaces around the
-/// values are not counted.
+/// Bytes of the header and the trailers, which Boost.Beast keeps in one list of fields. Spaces around values
+/// are not counted.
 std::size_t bytes_of_fields(const HttpMessage& message) {
   std::size_t bytes = message.method_string().size() + message.target().size();
   for (const auto& field : message)
@@ -43,8 +43,8 @@ std::size_t bytes_of_fields(const HttpMessage& message) {
   return bytes;
 }
 
-/// Whether a body in chunks is at its last chunk, after which the trailers come. The end of the line of the
-/// chunk before may not be parsed yet.
+/// Whether a chunked body is at its last chunk, before the trailers. The line end of the chunk before it may
+/// not be parsed yet.
 bool is_at_last_chunk(std::string_view unparsed) {
   if (unparsed.starts_with("\r\n")) unparsed.remove_prefix(2);
   const std::size_t after = unparsed.find_first_not_of('0');
@@ -59,7 +59,7 @@ std::string reason_of(unsigned status) {
 
 }  // namespace
 
-/// A request and its answer. It outlives the connection where its handler keeps it.
+/// A request and its answer. Its handler may keep it longer than the connection lives.
 class HttpConnection::Exchange final : public HttpExchange {
  public:
   Exchange(HttpRequest request, HttpConnection& connection)
@@ -76,7 +76,7 @@ class HttpConnection::Exchange final : public HttpExchange {
     if (connection_ == nullptr) return;
     HttpAnswer head;
     head.content_type = content_type;
-    chunked_ = connection_->version_ >= 11;  // before that the end of the connection is the end of the answer
+    chunked_ = connection_->version_ >= 11;  // in HTTP/1.0 the answer ends with the connection
     if (!chunked_) connection_->keep_ = false;
     connection_->write_head(200, head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
   }
@@ -101,13 +101,13 @@ class HttpConnection::Exchange final : public HttpExchange {
   void on_departure(std::function<void()> listener) override { listener_ = std::move(listener); }
   bool departed() const override { return departed_; }
 
-  /// What waited is on its way.
+  /// Called when bytes were sent: tells the handler if its client has caught up.
   void look_whether_caught_up() {
     if (connection_ != nullptr && !is_behind() && std::exchange(was_behind_, false) && caught_up_)
       caught_up_();
   }
 
-  /// The client is gone, or has all of its answer.
+  /// Ends the exchange: the client has all of its answer, or has left.
   void detach(bool answered) {
     connection_ = nullptr;
     departed_ = !answered;
@@ -123,7 +123,7 @@ class HttpConnection::Exchange final : public HttpExchange {
     if (connection.sending_.empty()) connection.all_sent();
   }
 
-  HttpConnection* connection_;  // nullptr: nothing is to be said any more
+  HttpConnection* connection_;  // nullptr: the exchange is over
   std::function<void()> listener_, caught_up_;
   bool chunked_ = false, departed_ = false, was_behind_ = false;
 };
@@ -131,8 +131,8 @@ class HttpConnection::Exchange final : public HttpExchange {
 HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
     : socket_(std::move(socket)), owner_(owner), timer_(socket_.get_executor()) {
   error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // tokens are small, and awaited
-  // A client whose machine vanishes says nothing: it is asked after half a minute, and given up after one.
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);  // a small event must not wait for the next
+  // A client whose machine vanishes sends nothing: it is probed after 30 s, and given up after one minute.
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
   socket_.set_option(TcpOption<TCP_KEEPIDLE>(30), ignored);
   socket_.set_option(TcpOption<TCP_KEEPINTVL>(10), ignored);
@@ -152,7 +152,7 @@ void HttpConnection::become_idle() {
 
 std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_since() const {
   error_code error;
-  const bool may_be_whole = state_ == State::idle && socket_.available(error) > 0;  // a request, unread
+  const bool may_be_whole = state_ == State::idle && socket_.available(error) > 0;  // but not read yet
   if (state_ == State::answering || may_be_whole) return std::nullopt;
   return waiting_since_;
 }
@@ -183,7 +183,7 @@ void HttpConnection::take_input() {
     case State::idle:
     case State::reading:
       return parse();
-    case State::answering:  // of the next request, which waits; but not without end
+    case State::answering:  // input of the next request waits, up to a limit
       if (unparsed_.size() > owner_.limits().header_bytes + owner_.limits().body_bytes) close();
       return;
     case State::leaving:
@@ -205,7 +205,7 @@ void HttpConnection::parse() {
     continue_sent_ = false;
   }
   if (!parser_->is_header_done()) {
-    // The parser takes the header as a whole. Its own limit is for the request line and again for the fields.
+    // The parser's own limit counts the request line and the fields separately; this one counts both.
     const std::size_t end = unparsed_.find("\r\n\r\n");
     const std::size_t bytes = end == std::string::npos ? unparsed_.size() : end + 4;
     if (bytes > owner_.limits().header_bytes) return refuse_long_header();
@@ -218,7 +218,7 @@ void HttpConnection::parse() {
     const std::size_t taken = parser_->put(asio::buffer(unparsed_), error);
     unparsed_.erase(0, taken);
     if (error && error != http::error::need_more) return refuse_parse_error(error);
-    if (error || taken == 0) break;  // asked again before there is more, it may fail that assertion, too
+    if (error || taken == 0) break;  // asked again without more input, it may fail that assertion, too
   }
   if (parser_->is_done()) {
     if (bytes_of_fields(parser_->get()) > owner_.limits().header_bytes) return refuse_long_header();
@@ -231,7 +231,7 @@ void HttpConnection::parse() {
   if (parser_->is_header_done()) send_continue();
 }
 
-/// A client with a large body may ask whether it is welcome before it sends it.
+/// Answers a client that asks, with Expect: 100-continue, before it sends a large body.
 void HttpConnection::send_continue() {
   const auto& head = parser_->get();
   if (continue_sent_ || head.version() < 11 ||
@@ -252,7 +252,7 @@ void HttpConnection::dispatch() {
   const std::string fault = why_no_request(message);
   exchange_ = std::make_shared<Exchange>(request_of(std::move(message)), *this);
   if (fault.empty()) return owner_.handle(exchange_);
-  keep_ = false;  // nothing that comes after it can be understood
+  keep_ = false;  // where the next request begins is unknown
   exchange_->answer(error_answer(400, fault));
 }
 
@@ -271,7 +271,7 @@ void HttpConnection::refuse_parse_error(const error_code& error) {
   refuse(error_answer(400, "this is not an HTTP request: " + error.message()));
 }
 
-/// Answers something that is no request. Nothing that comes after it can be understood.
+/// Answers something that is no request, and leaves: where the next request begins is unknown.
 void HttpConnection::refuse(const HttpAnswer& answer) {
   keep_ = false;
   write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
@@ -330,7 +330,7 @@ void HttpConnection::go_on_sending() {
   if (exchange_) exchange_->look_whether_caught_up();
 }
 
-/// Nothing is left to be sent, for now.
+/// Called when nothing is left to send for now.
 void HttpConnection::all_sent() {
   if (state_ == State::leaving) {
     error_code ignored;
@@ -349,8 +349,8 @@ void HttpConnection::all_sent() {
   parse();  // the next request may be here already
 }
 
-/// The client is to see the end of the connection only after it has read what was sent to it: if the socket
-/// were closed while input is unread, the system would throw that away.
+/// Leaves the client: sends the rest, and closes when the client has read it or `linger` is over. A socket
+/// that is closed with unread input would make the system throw the answer away.
 void HttpConnection::leave() {
   state_ = State::leaving;
   waiting_since_ = std::chrono::steady_clock::now();
@@ -360,7 +360,7 @@ void HttpConnection::leave() {
   if (sending_.empty()) all_sent();
 }
 
-/// The client is gone, or given up.
+/// Closes the connection of a client that has left or is given up.
 void HttpConnection::close() {
   if (state_ == State::closed) return;
   const auto self = shared_from_this();
@@ -380,7 +380,7 @@ void HttpConnection::close() {
 void HttpConnection::set_deadline(std::chrono::milliseconds time) {
   timer_.expires_after(time);
   timer_.async_wait([self = shared_from_this()](error_code error) {
-    // A handler that is queued already can no longer be cancelled.
+    // A handler that is already queued cannot be cancelled: look whether the deadline was moved.
     const bool moved = self->timer_.expiry() > asio::steady_timer::clock_type::now();
     if (!error && !moved && self->state_ != State::closed) self->deadline_passed();
   });
@@ -390,16 +390,16 @@ void HttpConnection::clear_deadline() {
   timer_.expires_at(asio::steady_timer::time_point::max());
 }
 
-/// The client gets time to take something of what is being sent.
+/// Gives the client HttpLimits::write to take some of what is being sent.
 void HttpConnection::await_taking() {
   taken_ = taken();
   set_deadline(owner_.limits().write);
 }
 
-/// Bytes that have arrived where the client is: those given to the system, less those that it still holds.
-/// A slow client may leave many there.
+/// Bytes that have arrived at the client: those that the system has taken less those that it still holds. For
+/// a slow client these may be many.
 std::uint64_t HttpConnection::taken() {
-  int waiting = 0;  // in the system
+  int waiting = 0;  // bytes that the system still holds
   const bool is_known = ioctl(socket_.native_handle(), SIOCOUTQ, &waiting) == 0;
   return is_known ? given_ - static_cast<std::uint64_t>(waiting) : taken_;
 }

@@ -1,6 +1,7 @@
 /// @file
-/// One client of the server: reads its requests, one after the other, and writes the answers. A read is
-/// always pending, also while an answer is in the making, so that a client that goes away is noticed at once.
+/// One client of the server: reads its requests, one after the other, and writes the answers. The limits and
+/// timeouts of HttpLimits (http_server.h) are enforced here, with the answers 408, 413 and 431. A read is
+/// always pending, even while an answer is in the making, so a client that goes away is noticed at once.
 #pragma once
 
 #include <array>
@@ -20,18 +21,18 @@ namespace kvcache {
 
 class HttpConnection;
 
-/// What connections need of their server.
+/// What a connection needs of its server.
 class HttpConnectionOwner {
  public:
-  /// What a client can take.
+  /// The limits of a client.
   virtual const HttpLimits& limits() const = 0;
-  /// A request has come.
+  /// Answers a request.
   virtual void handle(const std::shared_ptr<HttpExchange>& exchange) = 0;
   /// Whether a connection may go on after an answer.
   virtual bool keeps_connections() const = 0;
-  /// An answer begins.
+  /// Counts an answer that begins.
   virtual void count_response(unsigned status) = 0;
-  /// The connection's exchange is over: answered, or its client is gone.
+  /// The connection's exchange is over: answered, or its client has left.
   virtual void exchange_ended(bool answered) = 0;
   /// The connection is closed and needs its owner no more.
   virtual void connection_ended(const std::shared_ptr<HttpConnection>& connection) = 0;
@@ -43,7 +44,7 @@ class HttpConnectionOwner {
 /// A client's connection.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  /// Accepted, and not used yet.
+  /// An accepted TCP connection.
   using Socket = boost::asio::ip::tcp::socket;
 
   /// @param owner  outlives the connection's work
@@ -51,28 +52,29 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   /// Waits for requests.
   void start();
-  /// Says that there are too many connections, and leaves.
+  /// Answers that there are too many connections, and leaves.
   void turn_away();
-  /// Leaves at once.
+  /// Closes the connection at once.
   void close();
-  /// Whether there is a request that is not answered to the end.
+  /// Whether a request is not answered to its end.
   bool is_busy() const { return exchange_ != nullptr; }
-  /// Whether all that is still awaited of the client is that it leaves.
+  /// Whether the client has only to read the last answer and leave.
   bool is_being_left() const { return state_ == State::leaving; }
-  /// Since when the client owes something: a whole request since it was accepted or last answered, however
-  /// much of it is here, or its leaving. Nothing while a request is answered or waits to be looked at.
+  /// Since when the client owes something: a whole request (since it was accepted or last answered, however
+  /// much of the request is here), or its leaving. No value while a request is answered or waits to be
+  /// parsed.
   std::optional<std::chrono::steady_clock::time_point> waiting_since() const;
 
  private:
   class Exchange;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
-  /// What is awaited of the client.
+  /// What the client must do next.
   enum class State : std::uint8_t {
-    idle,       ///< to begin a request
-    reading,    ///< to end it
-    answering,  ///< to take the answer, which may not be there yet
-    leaving,    ///< to read why it is being left, and to leave itself
-    closed,
+    idle,       ///< begin a request
+    reading,    ///< end the request
+    answering,  ///< take the answer, which may not be there yet
+    leaving,    ///< read the last answer and leave
+    closed,     ///< nothing
   };
 
   void read_more();
@@ -103,22 +105,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnectionOwner& owner_;
   boost::asio::steady_timer timer_;
   State state_ = State::idle;
-  std::chrono::steady_clock::time_point waiting_since_;  // where it is
+  std::chrono::steady_clock::time_point waiting_since_;  // of waiting_since()
 
-  std::array<char, 8192> incoming_;  // of the pending read
-  std::string unparsed_;             // input that no parser has taken
+  std::array<char, 8192> incoming_;  // buffer of the pending read
+  std::string unparsed_;             // input that the parser has not taken
   std::optional<Parser> parser_;     // of the request that is being read
   bool continue_sent_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // the request that is being answered
-  unsigned version_ = 11;               // of it
-  bool keep_ = false;                   // the connection, after it
-  bool answered_ = false;               // all of the answer is in the two below, or sent
+  unsigned version_ = 11;               // HTTP version of that request, 11 for 1.1
+  bool keep_ = false;                   // whether the connection goes on after the answer
+  bool answered_ = false;               // all of the answer is in sending_ and unsent_, or sent
 
-  std::string sending_, unsent_;  // on its way; not yet
-  std::size_t sent_ = 0;          // of the first: the system has it
-  std::uint64_t given_ = 0;       // bytes that the system has had, of all answers
-  std::uint64_t taken_ = 0;       // of them by the client, when it was looked at last
+  std::string sending_, unsent_;  // being sent; to be sent after it
+  std::size_t sent_ = 0;          // bytes of sending_ that the system has taken
+  std::uint64_t given_ = 0;       // bytes of all answers that the system has taken
+  std::uint64_t taken_ = 0;       // bytes that the client had taken at the last look
 };
 
 }  // namespace kvcache

@@ -1,5 +1,5 @@
 /// @file
-/// See http_request.h.
+/// See http_request.h. Limits are checked in http_connection.cpp.
 #include "common/server/http_request.h"
 
 #include <boost/beast/core/string.hpp>
@@ -19,7 +19,7 @@ boost::beast::string_view view_of(std::string_view text) {
   return {text.data(), text.size()};
 }
 
-/// "example.org:80" and "[::1]:80" without the port; nothing if it is not of this form.
+/// The host of "example.org:80" or "[::1]:80", without the port; no value for another form.
 std::optional<std::string_view> host_of(std::string_view authority) {
   constexpr std::size_t none = std::string_view::npos;
   const bool brackets = authority.starts_with('[');
@@ -32,7 +32,7 @@ std::optional<std::string_view> host_of(std::string_view authority) {
   return is_port ? std::optional(host) : std::nullopt;
 }
 
-/// "/my%20model" as "/my model". What is no escape stays.
+/// Decodes "/my%20model" to "/my model". An invalid escape stays as it is.
 std::string without_escapes(std::string_view path) {
   std::string plain;
   for (std::size_t at = 0; at < path.size(); ++at) {
@@ -56,8 +56,8 @@ std::string coding_of(const HttpMessage& message) {
   return coding;
 }
 
-/// Whether a browser says that the page that asks is of another site. Sec-Fetch-Site is sent to this machine
-/// and over TLS alone; elsewhere Origin says it.
+/// Whether a browser says that a page of another site asks. Browsers send Sec-Fetch-Site only to this machine
+/// or over TLS; elsewhere Origin says it.
 bool is_cross_site(const HttpMessage& message) {
   const auto site = message.find("Sec-Fetch-Site"), origin = message.find(http::field::origin);
   if (site != message.end()) return site->value() == "cross-site";
@@ -71,12 +71,12 @@ bool is_cross_site(const HttpMessage& message) {
 }  // namespace
 
 std::string why_no_request(const HttpMessage& message) {
-  // Where it does not end in chunked, one program would take what follows for the body and another for the
-  // next request; and no other coding is undone here.
+  // Other codings are not decoded here. And if "chunked" is not the last one, two programs may disagree where
+  // the body ends: one takes for the next request what the other takes for the body.
   if (message.count(http::field::transfer_encoding) > 0 &&
       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))
     return "the one Transfer-Encoding that is known here is chunked";
-  // RFC 9112 section 3.2; before HTTP/1.1 there need be none.
+  // RFC 9112 section 3.2; HTTP/1.0 needs no Host.
   const std::size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() >= 11)) return "a request of HTTP/1.1 needs one Host";
   if (!host_of(text_of(message[http::field::host])))
@@ -89,7 +89,7 @@ HttpRequest request_of(HttpMessage&& message) {
   std::string_view target = text_of(message.target()), host = text_of(message[http::field::host]);
   if (boost::beast::iequals(message.target().substr(0, scheme.size()), scheme)) {
     target.remove_prefix(scheme.size());
-    host = target.substr(0, target.find_first_of("/?"));  // it counts, whatever the field says
+    host = target.substr(0, target.find_first_of("/?"));  // it counts, and the field Host does not
     target.remove_prefix(host.size());
   }
   HttpRequest request;

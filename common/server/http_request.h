@@ -1,5 +1,7 @@
 /// @file
-/// What an HTTP message asks for.
+/// From a parsed HTTP message to a request: its path, host and origin. Limits of size and time are elsewhere:
+/// their numbers in http_server.h (HttpLimits), their checks in http_connection.cpp. The JSON of a body is
+/// read in generate_request.cpp and openai.cpp.
 #pragma once
 
 #include <boost/beast/http/message.hpp>
@@ -11,13 +13,13 @@
 
 namespace kvcache {
 
-/// As Boost.Beast has parsed it.
+/// A message as Boost.Beast has parsed it.
 using HttpMessage = boost::beast::http::request<boost::beast::http::string_body>;
 
-/// Why a message that was parsed is no request all the same, in one line; empty: it is one.
+/// Why a parsed message is no valid request, in one line; empty: it is valid.
 std::string why_no_request(const HttpMessage& message);
-/// The request. Its target is a path, or the whole address as a proxy is asked for it (RFC 9112
-/// section 3.2.2).
+/// The request of a valid message. The message's target is a path, or a whole address as sent to a proxy (RFC
+/// 9112 section 3.2.2).
 HttpRequest request_of(HttpMessage&& message);
 
 }  // namespace kvcache

@@ -29,7 +29,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-/// @throws InputError if `host` means nothing.
+/// @throws InputError if `host` is no address or name.
 tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, int port) {
   error_code error;
   const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
@@ -40,13 +40,13 @@ tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, int por
       host, error.message()));
 }
 
-/// @throws as the server's constructor
+/// @throws InputError, RunError as the server's constructor.
 tcp::acceptor listen_at(asio::io_context& io, const std::string& host, int port, const HttpLimits& limits) {
   const tcp::endpoint endpoint = endpoint_of(io, host, port);
   tcp::acceptor acceptor(io, endpoint.protocol());
   acceptor.set_option(tcp::acceptor::reuse_address(true));
-  // Connections inherit it. What a slow client has not read waits here, where it is counted, and not in the
-  // system, which would take megabytes.
+  // Connections inherit this size. So what a slow client has not read waits in this program, where it is
+  // counted; the system would take megabytes.
   acceptor.set_option(asio::socket_base::send_buffer_size(limits.socket_bytes));
   error_code error;
   acceptor.bind(endpoint, error);
@@ -61,7 +61,7 @@ tcp::acceptor listen_at(asio::io_context& io, const std::string& host, int port,
   return acceptor;
 }
 
-/// Whether a Content-Encoding leaves a body as it is.
+/// Whether a body with this Content-Encoding is not compressed.
 bool is_plain(const std::string& coding) {
   return coding.empty() || boost::beast::iequals(coding, "identity");
 }
@@ -125,10 +125,10 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     signals_.async_wait([this, work = std::move(work)](error_code error, int) {
       if (error) return;
       work();
-      // The second may be here already: it must not be lost.
+      // The second signal may have come already: wait for it at once.
       signals_.async_wait([this](error_code error, int signal) {
         if (error) return;
-        signals_.clear();  // from here on signals do what they do without a server
+        signals_.clear();  // from here on signals have their default effect
         std::raise(signal);
       });
     });
@@ -178,7 +178,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
   void exchange_ended(bool answered) override {
     if (!answered) ++counts_.departures;
-    // Later: the connection is still at work.
+    // Posted, since the connection is still at work.
     if (ending_) post([this] { end_if_answered(); });
   }
   void connection_ended(const std::shared_ptr<HttpConnection>& connection) override {
@@ -186,14 +186,14 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
 
  private:
-  /// What goes wrong with one connection must not end the others.
+  /// An exception in the work for one connection must not end the others.
   void run() {
     for (;;) {
       try {
         io_.run();
         return;
       } catch (const std::exception& error) {
-        // Not by fmt, which throws where stderr is closed.
+        // fputs, because fmt::print throws if stderr is closed.
         std::fputs(fmt::format("note: the server goes on after this: {}\n", error.what()).c_str(), stderr);
       }
     }
@@ -207,14 +207,14 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
       take(std::move(socket));
     });
   }
-  /// There are no file descriptors left, say; some may be soon.
+  /// Accepts again in a moment: for example, no file descriptor is free now.
   void accept_later() {
     accept_again_.expires_after(std::chrono::milliseconds(100));
     accept_again_.async_wait([this](error_code error) {
       if (!error) accept();
     });
   }
-  /// Those that are being left take no place of the others; together they are twice as many at most.
+  /// Takes a new connection. Connections that are being left have places of their own, as many as the others.
   void take(tcp::socket socket) {
     const auto left = static_cast<std::size_t>(std::ranges::count_if(
         connections_, [](const auto& connection) { return connection->is_being_left(); }));
@@ -226,10 +226,10 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     is_one_too_many ? connection->turn_away() : connection->start();
   }
 
-  /// Makes room for one more. A client that wants to go on connects again; its connection may end at any time
-  /// before its request is whole anyhow.
-  /// @param being_left  which of the connections give way
-  /// @returns whether there was one
+  /// Makes room for one more connection. The client of the closed one has no whole request here and can
+  /// connect again.
+  /// @param being_left  among the connections that are being left, or among the others
+  /// @return whether one was closed
   bool close_longest_waiting(bool being_left) {
     std::shared_ptr<HttpConnection> longest;
     auto first = std::chrono::steady_clock::time_point::max();
@@ -244,9 +244,9 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
 
   bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
-  /// A name that nobody else can have given to this machine.
+  /// Whether `host` is a name that nobody else can have given to this machine.
   bool is_this_machine(std::string host) const {
-    if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a name that is complete, as DNS writes it
+    if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a complete name, as DNS writes it
     error_code is_no_address;
     asio::ip::make_address(host, is_no_address);
     return !is_no_address || host.empty() || boost::beast::iequals(host, "localhost") ||
@@ -258,7 +258,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
       end_now();
   }
   void end_now() {
-    ending_ = false;  // who ends now need not ask again
+    ending_ = false;  // no exchange that ends now needs to end the server again
     error_code ignored;
     acceptor_.close(ignored);
     accept_again_.cancel();

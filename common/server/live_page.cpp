@@ -16,16 +16,16 @@ using Json = nlohmann::ordered_json;
 constexpr const char kPage[] =
 #include "page.html.inc"
     ;
-// What is listed of what may be many more.
+// The bounds of the answer to GET /state.
 constexpr std::size_t kMostCells = 4096, kMostSequences = 64, kMostBlocks = 1024;
 
-/// The first `most` of a list.
+/// At most the first `most` elements of a list.
 template <typename T>
 std::span<const T> first(const std::vector<T>& all, std::size_t most) {
   return std::span(all).first(std::min(all.size(), most));
 }
 
-/// A letter for each block: "." free, "c" cached, "1" to "9" the sequences that refer to it, 9 or more.
+/// A letter for each block: "." free, "c" cached, "1" to "9" for its reference count, "9" also for more.
 std::string cells_of(const CacheState& cache) {
   std::string cells(std::min(cache.references.size(), kMostCells), '.');
   for (std::size_t block = 0; block < cells.size(); ++block) {
@@ -40,14 +40,14 @@ std::string cells_of(const CacheState& cache) {
   return cells;
 }
 
-/// The blocks of a sequence; in step 2 its reservation, which only the cache's state tells as a block.
+/// The blocks of a sequence. In step 2 its reservation, which stands in the cache's state as a block.
 const std::vector<std::int32_t>& blocks_of(const EngineStatus::Running& running, const EngineStatus& status) {
   if (!status.cache || !running.block_table.empty()) return running.block_table;
   const auto found = status.cache->sequences.find(running.sequence);
   return found == status.cache->sequences.end() ? running.block_table : found->second.blocks;
 }
 
-/// The sequences that hold memory, the oldest first, with the tokens stored and the block table of each.
+/// The running sequences, oldest first, each with its stored tokens and its block table.
 Json sequences_of(const EngineStatus& status) {
   Json sequences = Json::array();
   for (const EngineStatus::Running& running : first(status.running, kMostSequences)) {
@@ -60,7 +60,7 @@ Json sequences_of(const EngineStatus& status) {
   return sequences;
 }
 
-/// The sequences that wait, the next to be admitted first.
+/// The waiting sequences, the next to be admitted first.
 Json queue_of(const EngineStatus& status) {
   Json queue = Json::array();
   for (const EngineStatus::Waiting& waiting : first(status.queue, kMostSequences)) {

@@ -7,7 +7,7 @@
 namespace kvcache {
 namespace {
 
-/// Builds the text, a metric after the other.
+/// Builds the text, metric by metric.
 class MetricsText {
  public:
   template <typename Number>

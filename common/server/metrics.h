@@ -1,5 +1,5 @@
 /// @file
-/// What a server and its engine have done, as text for Prometheus
+/// The counts of a server and its engine, as text for Prometheus
 /// (https://prometheus.io/docs/instrumenting/exposition_formats/).
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace kvcache {
 
-/// What there is to tell.
+/// What the text is made of.
 struct ServerMetrics {
   double uptime_s = 0;                          ///< since the server began
   HttpCounts http;                              ///< of its connections
-  std::map<std::string, std::int64_t> outputs;  ///< that have ended, by their finish reason
-  const EngineStatus* engine = nullptr;         ///< nullptr: it is being loaded
+  std::map<std::string, std::int64_t> outputs;  ///< ended outputs by finish reason
+  const EngineStatus* engine = nullptr;         ///< nullptr: the model is being loaded
 };
 
 /// The text of GET /metrics.

@@ -1,5 +1,5 @@
 /// @file
-/// See openai.h.
+/// See openai.h. Read `read_completion_request` first.
 #include "common/server/openai.h"
 
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 
 using Json = AnswerForm::Json;
 
-/// Where OpenAI knows no word for it: the text ends because there was no room for more.
+/// "capacity" is told as "length": OpenAI has no word for a full cache.
 Json reason_of(const std::string& reason) {
   if (reason.empty()) return nullptr;
   return reason == "capacity" ? "length" : reason;
@@ -26,7 +26,7 @@ Json usage_of(const GenerationSummary& summary, std::int64_t bytes_left_out) {
                 {"completion_tokens", summary.generated_tokens},
                 {"total_tokens", summary.prompt_tokens + summary.generated_tokens},
                 {"prompt_tokens_details", {{"cached_tokens", summary.cached_tokens}}}};
-  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;  // not OpenAI's: /generate tells it too
+  if (bytes_left_out > 0) usage["bytes_left_out"] = bytes_left_out;  // this project's own, as in /generate
   return usage;
 }
 
@@ -36,7 +36,7 @@ Json choice_of(std::int64_t index, const std::string& text, const std::string& r
 
 class CompletionForm final : public AnswerForm {
  public:
-  /// @param bytes_left_out  of the prompt: told where there are any
+  /// @param bytes_left_out  of the prompt; 0 is not written
   CompletionForm(std::string id, std::int64_t created, std::string model, bool usage_in_stream,
                  std::int64_t bytes_left_out)
       : id_(std::move(id)),
@@ -58,7 +58,7 @@ class CompletionForm final : public AnswerForm {
     std::vector<Json> events;
     if (!part.text.empty() || !part.finish_reason.empty()) {
       events.push_back(frame());
-      if (usage_in_stream_) events.back()["usage"] = nullptr;  // it comes with an event of its own
+      if (usage_in_stream_) events.back()["usage"] = nullptr;  // the last event has it
       events.back()["choices"].push_back(choice_of(part.sample, part.text, part.finish_reason));
     }
     if (part.summary && usage_in_stream_) {
@@ -84,13 +84,13 @@ class CompletionForm final : public AnswerForm {
   std::int64_t bytes_left_out_;
 };
 
-/// A field that would change what comes, or how much of it, and that is not done here.
+/// A field that would change the text, or its length, and that is not done here.
 struct UndoneField {
   const char* name;
-  nlohmann::json neutral = nullptr;  ///< the one value that changes nothing; null, as absent, always does not
+  nlohmann::json neutral = nullptr;  ///< the one value besides null that changes nothing; null: no other
 };
 
-/// OpenAI's own, and the best known of other servers, whose clients send them here too.
+/// OpenAI's fields, and the best known ones of other servers, whose clients send them here, too.
 const std::vector<UndoneField>& undone_fields() {
   const nlohmann::json none = nlohmann::json::array(), nothing = nlohmann::json::object();
   static const std::vector<UndoneField> fields = {
@@ -165,7 +165,7 @@ const std::vector<UndoneField>& undone_fields() {
       {"num_beams", 1},
       {"length_penalty", 1},
       {"early_stopping", false},
-      // What is told.
+      // What the answer holds.
       {"echo", false},
       {"logprobs"},
       {"top_logprobs", 0},
@@ -173,7 +173,7 @@ const std::vector<UndoneField>& undone_fields() {
       {"prompt_logprobs"},
       {"suffix", ""},
       {"skip_special_tokens", true},
-      // What is read.
+      // What the prompt is.
       {"truncate_prompt_tokens"},
       {"prompt_embeds"},
       {"messages"},
@@ -194,21 +194,21 @@ void refuse_what_is_not_done(const RequestFields& fields) {
     if (fields.whole_number(name, 1, 1 << 20).value_or(samples) != samples)
       throw RequestError(400, name, name + " is not done here; it must be n or absent");
   }
-  // Any number that is not above 0 turns it off.
+  // top_n_sigma: any number up to 0 turns it off.
   const double most = std::numeric_limits<double>::max();
   if (fields.number("top_n_sigma", -most, most).value_or(0) > 0)
     throw RequestError(400, "top_n_sigma",
                        "top_n_sigma is not done here; it must be 0, less, null or absent");
 }
 
-/// Greedy under another name; the temperature, which is 1 where none is given, may not contradict it.
+/// do_sample false means greedy: then the temperature, 1 by default, must be 0.
 void check_do_sample(const RequestFields& fields, double temperature) {
   if (!fields.flag("do_sample").value_or(true) && temperature != 0)
     throw RequestError(400, "do_sample",
                        "do_sample is false and the temperature is not 0; give temperature 0");
 }
 
-/// The newer name of max_tokens; the two may not contradict each other.
+/// Reads the newer name of max_tokens. Given both, they must be equal.
 void read_max_completion_tokens(const RequestFields& fields, GenerationRequest& request) {
   const std::string name = "max_completion_tokens";
   const std::optional<std::int64_t> asked =
@@ -221,7 +221,7 @@ void read_max_completion_tokens(const RequestFields& fields, GenerationRequest& 
   request.max_tokens = *asked;
 }
 
-/// One text, or one list of token ids; either may stand alone in a list.
+/// The prompt: one text or one list of token ids, or a list with one of them in it.
 Encoding prompt_of(const RequestFields& fields, const std::string& salt, const ServedModel& model) {
   const nlohmann::json* prompt = fields.find("prompt");
   if (prompt == nullptr) throw RequestError(400, "prompt", "there is no prompt");
@@ -282,7 +282,7 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   const std::optional<std::uint64_t> seed = fields.seed("seed");
   sampling.seed = seed ? *seed : any_seed();
   for (const char* name : {"model", "user"})
-    fields.text(name);  // there is one model, and the answer names it
+    fields.text(name);  // must be texts; the model is always the one that is served
   asked.stream = fields.flag("stream").value_or(false);
   const bool usage_in_stream = wants_usage(fields);
   Encoding prompt = prompt_of(fields, request.salt, model);

@@ -1,7 +1,7 @@
 /// @file
-/// Completions in OpenAI's form (https://platform.openai.com/docs/api-reference/completions), so that clients
-/// made for it work. What would change the text and is not done here is refused; fields that nobody here
-/// knows are not looked at, since clients send more than any one server knows.
+/// Completions in OpenAI's form (https://platform.openai.com/docs/api-reference/completions), for clients
+/// made for it. A field that would change the text and is not done here is refused. Unknown fields are
+/// ignored, since clients send more than any one server knows. Described in docs/serving.md.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr std::size_t kMostStops = 16, kLongestStop = 1024;  // strings; bytes
 constexpr std::size_t kLongestSalt = 256;                    // bytes
 
-/// A JSON number without a fraction that 64 bits hold, as far as they are signed.
+/// A JSON number without a fraction that fits into 64 signed bits.
 std::optional<std::int64_t> integer(const Json& value) {
   if (value.is_number_unsigned() &&
       value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
@@ -91,7 +91,7 @@ std::optional<std::string> RequestFields::text(const std::string& name) const {
   return value->get<std::string>();
 }
 
-/// Empty it is refused: it would share with everybody who has none, which no client that gives one wants.
+/// Refuses an empty salt: its request would share blocks with all requests that give no salt.
 std::optional<std::string> RequestFields::salt() const {
   std::optional<std::string> salt;
   for (const char* name : {"cache_salt", "salt"}) {

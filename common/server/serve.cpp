@@ -17,11 +17,11 @@
 namespace kvcache {
 namespace {
 
-/// Connections beside those of requests: of clients that ask how the server is, or are told to come again.
+/// Connections beside those of requests: for clients that ask for the status, or are answered 429.
 constexpr std::int64_t kOtherConnections = 256;
 
-/// Each connection is an open file, and a shell often gives a program 1,024 of them although it may have
-/// more. Where it may not have so many, the last clients to come wait for a connection.
+/// Asks the system for `count` open files: each connection is one, and a shell often gives a program only
+/// 1,024 although more are allowed. If fewer are allowed, the last clients to come wait for a connection.
 void allow_open_files(rlim_t count) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
@@ -29,10 +29,10 @@ void allow_open_files(rlim_t count) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// In the end it is waited for the pass that is running for so long.
+/// How long the end waits for the current pass.
 constexpr std::chrono::milliseconds kLastPass{300};
 
-/// What clients call the model: the name of its folder, or of the shape.
+/// The model's name for clients: that of its folder, or of its shape.
 std::string name_of_model(const Options& options) {
   if (!options.random_weights.empty()) return "random:" + options.random_weights;
   return served_name(options.model.empty() ? shipped_model_folder() : std::filesystem::path(options.model));
@@ -83,7 +83,7 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
     fmt::print("listening on {}\n", server.address());
     std::fflush(stdout);
   });
-  // Everybody is answered. A pass may take long, and nobody waits for it any more.
+  // All clients are answered. A pass may take long, and no client waits for it any more.
   if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);
   return 0;
 }

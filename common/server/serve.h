@@ -9,14 +9,15 @@
 
 namespace kvcache {
 
-/// What clients call a model: the last part of its folder, links followed. A snapshot in a cache of the
-/// Hugging Face hub, models--ORG--NAME/snapshots/HASH, is ORG/NAME.
+/// The model's name for clients: the last part of its folder, links followed. For a snapshot in a cache of
+/// the Hugging Face hub, models--ORG--NAME/snapshots/HASH, it is ORG/NAME.
 std::string served_name(const std::filesystem::path& folder);
 
-/// Serves until SIGTERM or SIGINT. The port is taken first; while the model is being loaded the answer is
-/// 503. When it is ready, one line on stdout says where.
+/// Serves until SIGTERM or SIGINT. The server takes its port first, and answers 503 while the model is being
+/// loaded. When the model is loaded, one line on stdout gives the address.
 /// @return 0
-/// @throws what loading throws; RunError for a port that cannot be had, and when the engine has failed.
+/// @throws what loading throws; RunError for a port that is taken or not allowed, and when the engine has
+/// failed.
 int serve(Step step, const Options& options, const MakeCache& make_cache);
 
 }  // namespace kvcache

@@ -45,7 +45,7 @@ void Pace::note_end(Clock::time_point now) {
   if (ends_.size() > kMostEnds) ends_.pop_front();
 }
 
-/// With nobody before it, whoever was turned away and has not come yet may never come.
+/// If the line is empty, refused clients that have not come again are forgotten: they may never come.
 void Pace::note_taken(std::int64_t line) {
   turned_away_ = line == 0 ? 0 : std::max<std::int64_t>(0, turned_away_ - 1);
 }

@@ -1,7 +1,7 @@
 /// @file
-/// `compare_benchmarks [--keep FOLDER] FILE.json ...`: prints what the steps' benchmark programs wrote side
-/// by side (benchmark_table.h); several files of one step are rounds of it. With --keep, the rounds of each
-/// step are put together as FOLDER/STEP.json, after the table was printed: all of these files, or none.
+/// `compare_benchmarks [--keep FOLDER] FILE.json ...`: prints the results of the steps' benchmark programs
+/// side by side (benchmark_table.h). Several files of one step are its rounds. With `--keep`, the rounds of
+/// each step are put together as FOLDER/STEP.json after the table is printed: all of these files, or none.
 #include <filesystem>
 #include <fstream>
 #include <string_view>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* kUsage = "compare_benchmarks [--keep FOLDER] FILE.json ...";
 
-/// Files that are written beside their places, all of them, before the first is moved there: a failure leaves
-/// what was there.
+/// Files that are all written beside their places before the first is moved into place. After a failure the
+/// old files are still there.
 class Drafts {
  public:
   explicit Drafts(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -37,7 +37,7 @@ class Drafts {
     std::ofstream file(draft(name));
     file << text << "\n";
     file.close();
-    // A file cannot be moved onto a folder; that must be known before the first is moved.
+    // A file cannot be moved onto a folder: checked before the first file is moved.
     if (!file || std::filesystem::is_directory(place(name)))
       throw RunError(fmt::format("cannot write {}", place(name).string()));
   }
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
     for (; next < argc; ++next) rounds.push_back(read_step_runs(argv[next]));
     const std::vector<StepRuns> steps = merge_rounds(std::move(rounds));
     fmt::print("{}",
-               benchmark_table(steps));  // first: minutes of measuring are not lost if nothing can be kept
+               benchmark_table(steps));  // printed first: if writing fails, the measurement is not lost
     if (!folder.empty()) keep(steps, folder);
     return 0;
   });
