@@ -54,8 +54,8 @@ class PrefixCachingManager final : public KvManager {
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
   bool can_fork() const override { return true; }
-  /// `sequence` stays as a prefix: later sequences whose tokens begin with all of its tokens share its blocks.
-  /// The sequence pinned before is freed.
+  /// Keeps `sequence` as a prefix: later sequences whose tokens begin with all of its tokens share its
+  /// blocks. The sequence pinned before is freed.
   /// @throws std::logic_error if there is no such sequence.
   void pin(std::int32_t sequence) override;
 
