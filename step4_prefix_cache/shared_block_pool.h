@@ -42,8 +42,8 @@ namespace kvcache {
 ///
 /// Order of eviction: first the free blocks, then the cached ones, the least recently used first. Of one
 /// sequence the tail goes before the head: a prefix is useful without its continuation, not the other way
-/// round. So a block enters the queue with its last reference gone: in front if it is free, at the back if it
-/// is cached. And `release` begins at the tail.
+/// round. So a block whose last reference goes enters the queue in front if it is free, at the back if it is
+/// cached, and `release` begins at the tail.
 ///
 /// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
 /// changes are made while no plan is open; all but `share` check that. A broken precondition throws
@@ -56,7 +56,7 @@ class SharedBlockPool {
   // Within a plan
 
   /// Takes the block at the front of the queue: it has one reference now. A cached block is evicted by this.
-  /// @throws std::logic_error if none is free: a plan counts before it takes.
+  /// @throws std::logic_error if the queue is empty: a plan counts before it takes.
   [[nodiscard]] std::int32_t allocate();
   /// A hit: one reference more to each of `blocks`. Cached ones leave the queue, so no later allocation can
   /// evict them.
