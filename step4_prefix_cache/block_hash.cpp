@@ -17,7 +17,7 @@ namespace {
 
 std::uint64_t full_hash(std::optional<std::uint64_t> parent, std::span<const std::int32_t> token_ids) {
   if (!parent) return XXH64(token_ids.data(), token_ids.size_bytes(), 0);
-  // In one piece: for as few bytes as a block has, the streaming interface takes twice as long.
+  // In one piece: for the few bytes of a block, XXH64's streaming interface takes twice as long.
   thread_local std::vector<std::byte> bytes;
   bytes.resize(sizeof *parent + token_ids.size_bytes());
   std::memcpy(bytes.data(), &*parent, sizeof *parent);

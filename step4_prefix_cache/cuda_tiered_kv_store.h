@@ -1,7 +1,7 @@
 /// @file
-/// Step 3's storage on a GPU with a host tier behind it: page-locked memory of the host that whole blocks
-/// move to and from, in a stream of their own. Compare tiered_kv_store.h. Chapter:
-/// step4_prefix_cache/README.md.
+/// Step 3's storage on a GPU with a host tier behind it: page-locked memory of the host. Whole blocks move to
+/// it and back, in a stream of their own. Which blocks move is decided in host_tier.h. Compare
+/// tiered_kv_store.h. Chapter: step4_prefix_cache/README.md.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,11 @@
 
 namespace kvcache {
 
-/// Blocks move while the pass computes what comes before its first write, and the host waits for nothing. Two
-/// rules make that safe. No block is moved or overwritten before earlier passes are done with it: the moves
-/// wait for the compute stream as it is when the pass begins. No block is written before its move is done:
-/// the pass's first write waits for the moves.
+/// Blocks move while the pass embeds and projects, before its first write. The host waits for nothing. Two
+/// rules make that safe:
+/// 1. No block is moved or overwritten before earlier passes are done with it: the moves wait for what is in
+///    the compute stream when the pass begins.
+/// 2. No block is written before its move is done: the pass's first write waits for the moves.
 class CudaTieredKvStore final : public CudaPagedKvStore {
  public:
   /// @param host_blocks  blocks of the host tier
@@ -27,7 +28,7 @@ class CudaTieredKvStore final : public CudaPagedKvStore {
   std::vector<std::int64_t> launch_key() const override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
 
-  /// XXH64 of what a block of the pool holds: K and V of all layers, as TieredKvStore's. Waits for the GPU.
+  /// XXH64 of a block of the pool, K and V of all layers, as TieredKvStore's. Waits for the GPU.
   /// For tests.
   std::uint64_t checksum_of_block(std::int32_t block);
   /// The same of a host block.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kBlocks = 8, kBlockSize = 4;
 
-/// The manager, the sequences that play, and what is drawn of them.
+/// The manager, the sequences, and the drawing of both.
 class Sharing {
  public:
   explicit Sharing(const std::vector<std::int32_t>& system_prompt)
@@ -65,7 +65,7 @@ class Sharing {
     return ids;
   }
 
-  /// The system prompt and a question: a block of it, and half of another.
+  /// The system prompt, and a question of one and a half blocks.
   std::vector<std::int32_t> asking(std::int32_t who) const {
     std::vector<std::int32_t> ids = system_prompt_;
     const std::vector<std::int32_t> question = numbered(who, kBlockSize + kBlockSize / 2);

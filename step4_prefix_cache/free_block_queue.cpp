@@ -49,7 +49,7 @@ void FreeBlockQueue::undo_remove(std::int32_t block) {
   Links& links = links_[index(block)];
   Links& before = links_[index(links.previous)];
   Links& after = links_[index(links.next)];
-  // `remove` made the two neighbours each other's; the block's place is between them only if they still are.
+  // `remove` linked the two neighbours to each other. Only if they still are is the block's place free.
   if (before.next != links.next || after.previous != links.previous)
     refuse(block, "cannot go back to its place in the queue: another one stands there");
   before.next = after.previous = block;

@@ -1,6 +1,6 @@
 /// @file
-/// The blocks that nobody refers to, in the order in which they will be given to someone else.
-/// Chapter: step4_prefix_cache/README.md.
+/// The blocks without references, in the order in which the pool will take them. Chapter:
+/// step4_prefix_cache/README.md.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,11 @@
 
 namespace kvcache {
 
-/// A queue of block ids, each at most once. Blocks leave at the front; which end a block enters is the
-/// pool's policy (shared_block_pool.h).
+/// A queue of block ids, each at most once. Blocks leave at the front. The pool decides at which end a block
+/// enters (shared_block_pool.h).
 ///
-/// An intrusive doubly-linked list over [0, total): every operation is O(1), removal from the middle too (a
-/// prefix hit takes its blocks from wherever they are). What breaks a precondition throws std::logic_error
-/// that names the block; nothing has changed then.
+/// A doubly-linked list over [0, total): every operation is O(1). A prefix hit removes its blocks from the
+/// middle. A broken precondition throws std::logic_error that names the block, and changes nothing.
 class FreeBlockQueue {
  public:
   /// All of [0, total), in order.
@@ -32,8 +31,8 @@ class FreeBlockQueue {
   void push_front(std::int32_t block) { insert(block, end_); }
   /// Takes `block` out, wherever it is. @throws std::logic_error if it is not queued, or is no block.
   void remove(std::int32_t block);
-  /// Puts a removed block back where it was: a removed block still remembers its neighbours (Knuth's
-  /// "dancing links"), and finds its place if removals are undone in reverse with nothing else done since.
+  /// Puts a removed block back between its two neighbours, which it still remembers (Knuth's "dancing
+  /// links"). Removals have to be undone in reverse, with no other change since.
   /// @throws std::logic_error if `block` is queued, is no block, or its neighbours have others between them.
   void undo_remove(std::int32_t block);
 
@@ -49,7 +48,7 @@ class FreeBlockQueue {
   bool is_block(std::int32_t block) const { return block >= 0 && block < end_; }
   void insert(std::int32_t block, std::int32_t after);
 
-  std::int32_t end_;          // the list is a ring, closed by this entry, which is no block
+  std::int32_t end_;          // the entry that closes the ring of links; it is no block
   std::vector<Links> links_;  // [total + 1]
   std::int64_t size_ = 0;
 };

@@ -25,12 +25,12 @@ std::optional<std::int32_t> HostTier::set_aside_oldest() {
 
 std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
   std::vector<BlockCopy> moves;
-  std::unordered_set<std::uint64_t> moved;  // identities: of blocks that hold the same, one is enough
+  std::unordered_set<std::uint64_t> moved;  // identities: of blocks that hold the same, one moves
   for (auto block = pool.evicted().rbegin(); block != pool.evicted().rend(); ++block) {
     const BlockContent& content = pool.index().content(*block);
     if (!moved.insert(content.identity).second) continue;
-    // If a host block holds the same already, the move goes there. But not if that one is set aside: then the
-    // plan brings it back, or stores something else in it.
+    // If a host block holds the same already, the move goes there: that makes it the most recently stored.
+    // Unless it is set aside: then this plan brings it back, or stores something else in it.
     auto host_block = find(content.hash, content.parent, pool.index().token_ids(*block));
     if (!host_block || !set_aside(*host_block)) host_block = set_aside_oldest();
     if (!host_block) break;
@@ -58,7 +58,7 @@ void HostTier::store(std::span<const BlockCopy> swaps_out, const PrefixIndex& po
 
 void HostTier::settle(std::span<const BlockCopy> swaps_in) {
   for (const BlockCopy& move : swaps_in) {
-    if (index_.contains(move.from)) empty(move.from);  // not yet by another sequence's move
+    if (index_.contains(move.from)) empty(move.from);  // another sequence may have brought back the same
   }
   aside_.clear();
 }

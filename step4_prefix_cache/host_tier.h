@@ -1,6 +1,6 @@
 /// @file
-/// A second, larger and slower home for blocks: which host block holds what, and which blocks a plan moves
-/// there and back. The bytes move in tiered_kv_store.h. Chapter: step4_prefix_cache/README.md.
+/// The host tier: a second, larger and slower home for the contents of evicted blocks. `swap_out` decides
+/// what moves there. The floats move in tiered_kv_store.h. Chapter: step4_prefix_cache/README.md.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,15 @@
 
 namespace kvcache {
 
-/// Host blocks, with ids of their own from 0 on, for what leaves the pool. Empty ones are filled first, then
-/// the least recently stored one is given up.
+/// Which host block holds what. Host blocks are places with numbers of their own, from 0 on: host block 2 and
+/// block 2 of the pool have nothing to do with each other. Empty host blocks are filled first, then the least
+/// recently stored content is given up.
 ///
-/// A plan sets aside the host blocks that it will read from or store to, and changes nothing else. Then it is
-/// made final by `store` and `settle`, or taken back by `put_back`.
+/// A sequence that ends moves nothing: its full blocks stay in the pool, cached. A block moves when a plan
+/// evicts it, and comes back when a later sequence finds it here.
+///
+/// A plan sets aside the host blocks that it will read from or store to, and changes nothing else. `store`
+/// and `settle` make the plan final; `put_back` takes it back.
 class HostTier {
  public:
   /// `total` empty host blocks of `block_size` tokens.
@@ -43,28 +47,29 @@ class HostTier {
 
   // Within a plan
 
-  /// Sets `host_block` aside, so that nothing that the plan evicts later is stored in it.
-  /// @return whether it was not set aside yet: two sequences of a plan may bring back the same host block
+  /// Sets `host_block` aside: the plan will store no evicted block in it.
+  /// @return false if it was set aside before: two sequences of a plan may bring back the same host block
   bool set_aside(std::int32_t host_block);
-  /// Sets aside the host block that is to be overwritten next; nothing when all are set aside.
+  /// Sets aside the host block that is the next to be overwritten; nothing when all are set aside.
   [[nodiscard]] std::optional<std::int32_t> set_aside_oldest();
-  /// Decides which of the blocks that `pool` has evicted for the open plan move here, and where to. When
-  /// there is not room for all, the least recently used ones are lost.
+  /// Decides which of the blocks that the open plan has evicted from `pool` move here, and to which host
+  /// block. All of them move if there is room, one of those that hold the same. Otherwise the least recently
+  /// used are lost.
   /// @return the moves, in the order in which they are to be stored
   [[nodiscard]] std::vector<BlockCopy> swap_out(const SharedBlockPool& pool);
-  /// The plan is final, and these moves of it are made: the host blocks hold what `pool`, the pool's index,
-  /// says of the blocks that they come from. What they held before is forgotten.
-  /// @throws std::logic_error unless all host blocks they go to are set aside.
+  /// The plan is final: each move's host block holds what `pool`, the pool's index, says of the move's block.
+  /// Its old content is forgotten.
+  /// @throws std::logic_error unless all these host blocks are set aside.
   void store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool);
   /// Ends the plan: the host blocks that these moves read are empty now.
-  /// @throws std::logic_error unless all of them are set aside.
+  /// @throws std::logic_error unless all these host blocks are set aside.
   void settle(std::span<const BlockCopy> swaps_in);
   /// Takes the plan back: no host block is set aside any more, and their order is what it was.
   void put_back();
 
   // Between plans
 
-  /// What `host_block` holds is not found any more.
+  /// Empties `host_block`: its content is not found any more.
   void forget(std::int32_t host_block);
 
   /// @throws std::logic_error if a host block is lost. Not while any are set aside.

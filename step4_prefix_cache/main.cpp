@@ -1,6 +1,6 @@
 /// @file
-/// Step 4: decoding with a paged cache whose blocks are shared. What an earlier sequence has computed is
-/// found by its hash, samples of one prompt fork, and whoever writes to a shared block copies it first.
+/// Step 4: decoding with a paged cache whose blocks are shared. A full block that another sequence has
+/// computed is found by its hash. Samples of one prompt fork. A writer to a shared block copies it first.
 #include "common/cli/program.h"
 #include "common/cli/run_main.h"
 #include "common/server/serve.h"

@@ -6,8 +6,8 @@
 
 namespace kvcache {
 
-/// A pool for the requests of `program`, which must outlive it, shared as its options say.
-/// @throws InputError for a pool or a host tier that cannot be, or a prompt that it could never hold;
+/// A pool for the requests of `program`, with sharing as its options say. `program` must outlive it.
+/// @throws InputError for a pool or a host tier that cannot be, or a prompt that the pool could never hold;
 /// RunError when there is no memory.
 Cache make_prefix_cache(const Program& program);
 

@@ -1,7 +1,7 @@
 /// @file
-/// Step 4's bookkeeping: block tables that share blocks. Compare step3_paged/paged_manager.h: tables,
-/// slots and plans are the same; what is new is that a sequence may begin with blocks that are there already.
-/// Who uses a block is the pool's business (shared_block_pool.h). Integers only. Chapter:
+/// Step 4's bookkeeping: block tables that share blocks. Tables, slots and plans are those of
+/// step3_paged/paged_manager.h. New: a sequence may begin with blocks that another sequence has computed.
+/// The pool counts who uses a block (shared_block_pool.h). Integers only. Chapter:
 /// step4_prefix_cache/README.md.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/kv/kv_manager.h"
@@ -22,34 +23,39 @@
 
 namespace kvcache {
 
-/// What can be switched.
+/// What the user can switch.
 struct SharingSettings {
-  bool prefix_cache = true;      ///< off: blocks are shared by fork and pinned prefix alone
+  bool prefix_cache = true;      ///< off: only a fork and the pinned prefix share blocks
   std::string salt = {};         ///< of sequences that bring none of their own; empty: none
-  std::int64_t host_blocks = 0;  ///< of the host tier
+  std::int64_t host_blocks = 0;  ///< size of the host tier
   int hash_bits = 64;            ///< for tests: fewer bits make collisions, which must change nothing
 };
 
-/// Gives sequences the blocks they need, when they need them: those that hold the beginning of the sequence
-/// already, and new ones. A full block can be found by what it holds, also after its last user has gone,
-/// until its memory is needed for something else.
+/// Gives each sequence its blocks when it needs them: first the blocks that already hold its beginning, then
+/// new ones. A full block can be found by its content. It stays findable after its last user has gone, until
+/// the pool takes it for something else.
 class PrefixCachingManager final : public KvManager {
  public:
   /// The watermark is step 3's: `blocks / 100` stay free when a sequence is admitted beside others.
-  explicit PrefixCachingManager(const PagedShape& shape, SharingSettings settings = {});
+  explicit PrefixCachingManager(const PagedShape& shape, SharingSettings settings = {})
+      : shape_(shape),
+        settings_(std::move(settings)),
+        watermark_(shape.blocks / 100),
+        pool_(shape.blocks, shape.block_size),
+        host_(settings_.host_blocks, shape.block_size) {}
 
   [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& /*plan*/) override { undo(); }
   void free(std::int32_t sequence) override;
-  /// A block that it computed and that others use can be found as long as they use it.
+  /// A block that `work.sequence` computed and that others use stays findable while they use it.
   void discard(const Work& work, std::int64_t cached_tokens) override;
   /// Parent and child share every block. The first to write to a shared block copies it.
   /// @throws std::logic_error if there is a `child` already.
   void fork(std::int32_t parent, std::int32_t child) override;
   bool can_fork() const override { return true; }
-  /// `sequence` stays, as a prefix for later ones whose tokens begin with all of its tokens. The one pinned
-  /// before is freed.
+  /// Keeps `sequence` as a prefix: later sequences whose tokens begin with all of its tokens share its
+  /// blocks. The sequence pinned before is freed.
   /// @throws std::logic_error if there is no such sequence.
   void pin(std::int32_t sequence) override;
 
@@ -66,8 +72,8 @@ class PrefixCachingManager final : public KvManager {
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
   std::int64_t length(std::int32_t sequence) const { return known(sequence).length; }
-  /// Tokens that a new sequence of these `token_ids` and this `salt` would not have to compute. Changes
-  /// nothing, not even the order of use.
+  /// Tokens that a new sequence of these `token_ids` and this `salt` would find. Changes nothing, not even
+  /// the order of eviction.
   [[nodiscard]] std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
     return find(token_ids, salt_or_default(salt)).tokens;
   }
@@ -76,57 +82,56 @@ class PrefixCachingManager final : public KvManager {
 
   /// How many sequences refer to `block`.
   std::int32_t reference_count(std::int32_t block) const { return pool_.reference_count(block); }
-  /// Whether a block can be found by what it holds, in use or not.
+  /// Whether `block` can be found by its content, in use or not.
   bool findable(std::int32_t block) const { return pool_.index().contains(block); }
   /// The hash under which it is found; 0 if it is not.
   std::uint64_t hash(std::int32_t block) const { return pool_.index().content(block).hash; }
   /// Blocks of the host tier that hold something.
   std::int64_t host_blocks_stored() const { return host_.stored(); }
-  /// Salts that are remembered: those of findable blocks, and some more, but never more than twice as many as
-  /// there are blocks in the pool and in the host tier.
+  /// Salts that are remembered: at most two for each block of the pool and the host tier.
   std::int64_t salts_known() const { return salts_.size(); }
-  /// Blocks that nobody refers to, the next to be taken first.
+  /// Blocks without references, the next to be taken first.
   std::vector<std::int32_t> free_queue() const { return pool_.free_in_order(); }
-  /// @throws std::logic_error saying what does not hold: what SharedBlockPool and HostTier check; every
-  /// reference counted; every full block findable, by what it holds, and no other. Not between `plan` and
-  /// `commit` or `abort`.
+  /// Checks what SharedBlockPool and HostTier check; that each block's reference count is the number of
+  /// tables that hold it; that every full block, and no other, is findable by its content. Not to be called
+  /// between `plan` and `commit` or `abort`.
+  /// @throws std::logic_error saying what does not hold.
   void check_invariants() const;
 
  private:
   struct Sequence {
     std::vector<std::int32_t> blocks;     // [blocks_for(length)] in order of position
-    std::vector<std::int32_t> token_ids;  // [length], and those of the outstanding plan
+    std::vector<std::int32_t> token_ids;  // [length], and the new ones of the open plan
     std::int64_t length = 0;              // tokens stored
-    std::int64_t cached_tokens = 0;       // of the prompt, when it was admitted
+    std::int64_t cached_tokens = 0;       // found for the prompt when the sequence was admitted
     std::string salt;
-    /// A new sequence has stored nothing yet, and knows what it has found.
+    /// Tokens with K and V. A new sequence has stored none yet, but it has found some.
     std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
   };
 
-  /// The pinned sequence, as it was when it was pinned. No program asks for more tokens of it, so the
-  /// watermark does not count it; a test may. `capacity_for` reads the copies here, because it may run while
-  /// another thread changes `sequences_`. `find` runs on the manager's thread and reads the sequence itself:
-  /// only that names its blocks, and as many tokens as these hold.
+  /// The pinned sequence, as it was when it was pinned. `capacity_for` may run while another thread changes
+  /// `sequences_`, so it reads the copies here. `find` runs on the manager's thread and reads the sequence in
+  /// `sequences_`: it needs the block table too.
   struct Pinned {
     std::int32_t id;
     std::vector<std::int32_t> token_ids;
     std::string salt;
   };
 
-  /// What the outstanding plan has changed of one sequence, so that `undo` can take it back.
+  /// What the open plan has changed of one sequence; `undo` takes it back.
   struct Change {
     std::int32_t id;
-    Sequence* sequence;             // where it stays: growing an unordered_map moves no element
-    bool is_new;                    // admitted by this plan, so `undo` erases it
-    std::size_t blocks_before = 0;  // of the table of one that is not new
-    std::int32_t tail_before = -1;  // the last of them, which copy-on-write may replace
-    std::int64_t prefix_hits = 0;   // blocks that a new one has found
+    Sequence* sequence;             // stays valid: an unordered_map that grows moves no element
+    bool is_new;                    // admitted by this plan: `undo` erases it
+    std::size_t blocks_before = 0;  // length of an old sequence's table
+    std::int32_t tail_before = -1;  // its last block, which copy-on-write may replace
+    std::int64_t prefix_hits = 0;   // blocks found for a new sequence
   };
 
   std::string_view salt_or_default(std::string_view salt) const {
     return salt.empty() ? settings_.salt : salt;
   }
-  /// What first blocks under `salt` follow. Nothing: none can be found (see kNoSalt).
+  /// What first blocks under `salt` follow. Nothing: no block can be found under it (see kNoSalt).
   std::optional<BlockParent> root_of(std::string_view salt) const {
     return settings_.prefix_cache ? salts_.find(salt) : std::nullopt;
   }
@@ -151,7 +156,8 @@ class PrefixCachingManager final : public KvManager {
   void extend(Sequence& sequence, const Work& wanted, PassPlan& plan);
   void undo();
 
-  // A part of `commit`
+  // Parts of `commit`
+  void update_counters(const PassPlan& plan);
   void publish(const Sequence& sequence, std::int64_t first_block);
 
   void check_blocks_are_found(const Sequence& sequence) const;
@@ -165,7 +171,7 @@ class PrefixCachingManager final : public KvManager {
   std::unordered_map<std::int32_t, Sequence> sequences_;
   std::optional<Pinned> pinned_;
   CountersReport counters_;
-  std::vector<Change> changes_;  // [sequences of the outstanding plan]; empty: there is none
+  std::vector<Change> changes_;  // [sequences of the open plan]; empty: no plan is open
 };
 
 }  // namespace kvcache

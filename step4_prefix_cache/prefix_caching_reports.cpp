@@ -1,5 +1,6 @@
 /// @file
-/// What a PrefixCachingManager says of itself: memory, state, and whether all is in order.
+/// What a PrefixCachingManager says of itself: capacity, counters, memory, state, whether all is in order.
+#include <iterator>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -7,6 +8,26 @@
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 namespace kvcache {
+
+/// All blocks, less those of the pinned prefix that the sequence does not share.
+std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> token_ids,
+                                                std::string_view salt) const {
+  if (!pinned_) return capacity();
+  const std::int64_t shared =
+      salt_or_default(salt) == pinned_->salt
+          ? shared_with_prefix(token_ids, pinned_->token_ids, shape_.block_size, settings_.prefix_cache)
+          : 0;
+  const std::int64_t taken = shape_.blocks_for(std::ssize(pinned_->token_ids)) - shared;
+  return (shape_.blocks - taken) * shape_.block_size;
+}
+
+void PrefixCachingManager::update_counters(const PassPlan& plan) {
+  for (const Change& change : changes_) counters_.prefix_hits += change.prefix_hits;
+  counters_.evictions += std::ssize(pool_.evicted());
+  counters_.copies += std::ssize(plan.copies);
+  counters_.swaps_out += std::ssize(plan.swaps_out);
+  counters_.swaps_in += std::ssize(plan.swaps_in);
+}
 
 KvMemoryReport PrefixCachingManager::memory() const {
   std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not

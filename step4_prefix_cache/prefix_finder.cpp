@@ -13,9 +13,9 @@
 namespace kvcache {
 namespace {
 
-/// A lookup in a large pool waits for memory. The hashes of the next blocks do not depend on what it finds,
-/// so they are announced to the index while it waits: four blocks halve the time of a long prompt's lookup,
-/// more gain nothing, and where the first block is not found they were in vain.
+/// A look-up in a large pool waits for memory. The hashes of the next blocks do not depend on what it finds,
+/// so the index hears of them meanwhile and fetches their entries. Four blocks ahead halve the time of a long
+/// prompt's look-up; more gain nothing.
 constexpr std::int64_t kHashesAhead = 4;
 
 }  // namespace
@@ -40,9 +40,9 @@ std::span<const std::int32_t> HashChain::token_ids(std::int64_t n) const {
 PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids,
                               const std::optional<BlockParent>& root) const {
   PrefixHits hits = root ? walk(token_ids, *root) : PrefixHits{};
-  // The pinned prefix is found by comparison, as a whole: its tail is not full and so has no hash.
+  // The pinned prefix is found by comparing all its tokens: its tail is not full and has no hash.
   const std::size_t length = pinned_.token_ids.size();
-  // The first position that is computed is also the number of tokens before it, which are not.
+  // Shared are the tokens before the first position that is computed.
   const std::int64_t shared = first_computed(std::ssize(pinned_.token_ids), std::ssize(token_ids));
   if (shared > hits.tokens && token_ids.size() >= length &&
       std::ranges::equal(token_ids.first(length), pinned_.token_ids)) {
@@ -61,8 +61,8 @@ PrefixHits PrefixFinder::walk(std::span<const std::int32_t> token_ids, const Blo
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
     const std::uint64_t hash = hashes[n];
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
-    // First blocks of the pool, then blocks that come back: `bring_back` appends these to the table. After a
-    // host block, a block is taken from the host tier alone; one of the pool is not shared, which is rare.
+    // A table begins with blocks of the pool, and `bring_back` appends those of the host tier. So after a
+    // host block only host blocks count; a block of the pool behind one is rare, and is not shared.
     if (const auto block = index.find(hash, parent, tokens); block && hits.host_blocks.empty()) {
       hits.blocks.push_back(twin_to_share(*block, n));
       parent = index.content(*block).identity;
@@ -77,8 +77,8 @@ PrefixHits PrefixFinder::walk(std::span<const std::int32_t> token_ids, const Blo
   return hits;
 }
 
-/// Several blocks may hold what `found`, block `n` of a sequence, holds. The pinned prefix's own is shared
-/// first: it stays. Then one that is in use: sharing it leaves the others in the queue, for other sequences.
+/// Several blocks may hold the same as `found`, block `n` of a sequence. The best is the pinned prefix's own:
+/// it stays. The next best is a block in use: the others remain free for other sequences.
 std::int32_t PrefixFinder::twin_to_share(std::int32_t found, std::int64_t n) const {
   const PrefixIndex& index = pool_.index();
   if (n < std::ssize(pinned_.blocks)) {
@@ -102,9 +102,9 @@ std::vector<PrefixPlaces> PrefixFinder::find_all(std::span<const std::int32_t> t
     PrefixPlaces here{{}, host_.find(hash, parent, hashes.token_ids(n))};
     for (auto twin = index.find(hash, parent, hashes.token_ids(n)); twin; twin = index.next_twin(*twin))
       here.blocks.push_back(*twin);
-    if (here.blocks.empty() && !here.host_block) break;  // then nothing is found after it
+    if (here.blocks.empty() && !here.host_block) break;  // no later block can be found
     std::ranges::sort(here.blocks);
-    // All places of one content have its identity, so any of them will do.
+    // All places of one content have one identity: any of them gives the parent.
     parent = here.host_block ? host_.content(*here.host_block).identity
                              : index.content(here.blocks.front()).identity;
     places.push_back(std::move(here));

@@ -1,6 +1,6 @@
 /// @file
-/// How much of a new sequence is there already: the walk along its blocks, from the first to the first that
-/// is nowhere. Chapter: step4_prefix_cache/README.md.
+/// How much of a new sequence is cached: the walk along its blocks, from the first block to the first one
+/// that is nowhere. Chapter: step4_prefix_cache/README.md.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace kvcache {
 
-/// What a new sequence finds: first some blocks of the pool, then some of the host tier.
+/// What a new sequence finds: first blocks of the pool, then blocks of the host tier.
 struct PrefixHits {
-  std::vector<std::int32_t> blocks;       ///< to share
-  std::vector<std::int32_t> host_blocks;  ///< to bring back
+  std::vector<std::int32_t> blocks;       ///< block ids, to share
+  std::vector<std::int32_t> host_blocks;  ///< places in the host tier, to bring back; no block ids
   std::int64_t tokens = 0;                ///< that need not be computed
 };
 
@@ -27,25 +27,25 @@ struct PrefixPlaces {
   std::optional<std::int32_t> host_block;  ///< never more than one
 };
 
-/// A sequence that stays, as a prefix for others; empty: none does.
+/// The pinned sequence; empty: none is pinned.
 struct PinnedPrefix {
   std::span<const std::int32_t> blocks;     ///< its table
   std::span<const std::int32_t> token_ids;  ///< [tokens stored]
 };
 
-/// Full blocks of a pinned prefix of these ids that a sequence of `token_ids` shares for certain.
-/// @param prefix_cache  blocks are found by their hashes; else a prefix is found as a whole or not at all
+/// Full blocks that a sequence of `token_ids` shares for certain with a pinned prefix of the ids `prefix`.
+/// @param prefix_cache  on: blocks are found by their hashes; off: the prefix is found as a whole or not
 [[nodiscard]] std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids,
                                               std::span<const std::int32_t> prefix, std::int64_t block_size,
                                               bool prefix_cache);
 
-/// The hashes of a sequence's first blocks, each made when it is asked for. They are made a few blocks ahead
-/// of that, see prefix_finder.cpp.
+/// The hashes of a sequence's first blocks. They are made when they are asked for, and a few blocks ahead
+/// (see prefix_finder.cpp).
 class HashChain {
  public:
   /// @param index   where the hashes will be looked for
-  /// @param blocks  of `token_ids`, all of them full
-  /// @param root    what the first one follows
+  /// @param blocks  how many full blocks of `token_ids` the chain has
+  /// @param root    what the first block follows
   HashChain(const PrefixIndex& index, std::span<const std::int32_t> token_ids, std::int64_t blocks,
             const BlockParent& root, int hash_bits)
       : index_(index), token_ids_(token_ids), blocks_(blocks), root_(root.hash), hash_bits_(hash_bits) {}
@@ -66,23 +66,23 @@ class HashChain {
   std::vector<std::uint64_t> hashes_;  // made so far
 };
 
-/// Looks in a pool and the host tier behind it, and changes neither.
+/// Looks for blocks in the pool and in the host tier behind it, and changes neither.
 class PrefixFinder {
  public:
-  /// @param pinned  found by comparison, for sequences of its salt alone
+  /// @param pinned  found by comparing all its tokens; given only to sequences of its salt
   PrefixFinder(const SharedBlockPool& pool, const HostTier& host, const PinnedPrefix& pinned, int hash_bits)
       : pool_(pool), host_(host), pinned_(pinned), hash_bits_(hash_bits) {}
 
-  /// What a sequence of `token_ids` need not compute.
-  /// @param root  what its first block follows; nothing: no block can be found, only the pinned prefix
+  /// What a new sequence of `token_ids` need not compute.
+  /// @param root  what its first block follows; nothing: only the pinned prefix can be found
   [[nodiscard]] PrefixHits find(std::span<const std::int32_t> token_ids,
                                 const std::optional<BlockParent>& root) const;
   /// Where the full blocks of `token_ids` are, up to the first that is nowhere.
   [[nodiscard]] std::vector<PrefixPlaces> find_all(std::span<const std::int32_t> token_ids,
                                                    const BlockParent& root) const;
-  /// By what a block with these ids, [block_size], is found after `parent`. Its identity is that of the
-  /// blocks that hold the same, so that a block cached after one of them is found after each; 0: there is
-  /// none yet.
+  /// The content of a block with these ids, [block_size], after `parent`. It takes the identity of a block
+  /// that holds the same, so a block cached after either is found after both. Identity 0: no block holds the
+  /// same yet.
   [[nodiscard]] BlockContent content_of(const BlockParent& parent,
                                         std::span<const std::int32_t> token_ids) const;
 

@@ -1,5 +1,5 @@
 /// @file
-/// Which blocks can be found again, and by what. Chapter: step4_prefix_cache/README.md.
+/// The blocks that can be found, each by its content. Chapter: step4_prefix_cache/README.md.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,30 @@
 
 namespace kvcache {
 
-/// What a full block holds. Its K and V follow from its parent and its tokens, so blocks of equal parents and
-/// equal tokens hold the same, and share one identity. Different contents may share a hash, but no identity:
-/// therefore a block names its parent by identity.
+/// What a full block holds. Its parent and its tokens decide its K and V: blocks with equal parents and equal
+/// tokens hold the same, and have one identity. Two different contents may have one hash, but never one
+/// identity. So a block names its parent by identity.
 struct BlockContent {
   std::uint64_t hash = 0;      ///< block_hash.h: where to look
   std::uint64_t identity = 0;  ///< of this content; 0: no content
   std::uint64_t parent = 0;    ///< the identity of the parent: a block, or a salt; 0: `kNoSalt`
 };
 
-/// What a block follows: the block before it. A sequence's first block follows the sequence's salt.
+/// What a block follows: the block before it, or for a first block the sequence's salt.
 struct BlockParent {
   std::optional<std::uint64_t> hash;  ///< goes into the block's own hash
   std::uint64_t identity = 0;         ///< what the block's content names as its parent
 };
 
-/// What a first block follows in a sequence without a salt: no hash goes into its own. Such a block can be
-/// found. It cannot where a function gives no BlockParent at all, an empty `std::optional`: under a salt that
-/// is not known, or without the prefix cache.
+/// What a first block follows in a sequence without a salt: nothing goes into its hash. Not the same as an
+/// empty `std::optional<BlockParent>`: then no block can be found, because the salt is unknown or the prefix
+/// cache is off.
 inline constexpr BlockParent kNoSalt{};
 
-/// The findable blocks of one pool. Several blocks may hold equal contents; each has its own entry.
+/// The findable blocks of one pool. Several blocks may hold the same; each has its own entry.
 ///
-/// A hash table over [0, total) that never grows nor allocates: a bucket names its first block, each block
-/// the next one, so what is looked at in a pool of a million blocks is the bucket and the block.
+/// A hash table that never grows: a bucket names its first block, and each block names the next one of its
+/// bucket. So a look-up reads a bucket and a block, in a pool of a million blocks too.
 class PrefixIndex {
  public:
   /// Nothing is findable. Takes all the memory it will ever need.
@@ -57,14 +57,14 @@ class PrefixIndex {
   /// The ids of a findable block, [block_size].
   std::span<const std::int32_t> token_ids(std::int32_t block) const;
 
-  /// A block with this parent and these tokens. The hash only says where to look; parent and tokens are
+  /// A block with this parent and these tokens. The hash only says where to look: parent and tokens are
   /// compared.
   [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
                                                  std::span<const std::int32_t> token_ids) const;
-  /// The next block in the list that holds what `block` holds. Called again and again, it gives all blocks
-  /// that hold what `find` has found: `find` gives the first of them.
+  /// The next block of the bucket that holds the same as `block`. `find` gives the first such block, and
+  /// `next_twin` one after the other the rest.
   [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
-  /// Says that `hash` will be looked for soon: what `find` will read is on its way into the caches.
+  /// Announces that `hash` will be looked for soon: the processor fetches what `find` will read.
   void prefetch(std::uint64_t hash) const;
 
   /// Findable blocks.

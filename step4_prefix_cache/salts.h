@@ -1,5 +1,5 @@
 /// @file
-/// What a sequence's first block follows: the salt of the sequence. Chapter: step4_prefix_cache/README.md.
+/// Salts: what the first blocks of sequences follow. Chapter: step4_prefix_cache/README.md.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace kvcache {
 
-/// The salts under which blocks can be found. Each has an identity, as if it were a block: the hash of a salt
-/// only says where to look, as every hash here, and the identities of two salts differ.
+/// The salts under which blocks can be found. Each has an identity, as if it were a block. Two salts may have
+/// one hash, but never one identity.
 class Salts {
  public:
-  /// What a first block under `salt` follows: `kNoSalt` under the empty one. Nothing: the salt is not known,
-  /// so no block can be found under it.
+  /// What a first block under `salt` follows; `kNoSalt` for the empty salt. Nothing: the salt is unknown, so
+  /// no block can be found under it.
   [[nodiscard]] std::optional<BlockParent> find(std::string_view salt) const;
   /// The same for a first block that is about to be published; an unknown salt gets an identity. Clients
-  /// choose their salts, so there is a limit: twice the number of blocks in `pool` and `host`. When it is
-  /// reached, the salts under which no block can be found are forgotten.
+  /// choose their salts, so there is a limit: twice the number of blocks in `pool` and `host`. At the limit
+  /// all salts without a findable block are forgotten.
   [[nodiscard]] BlockParent remember(const std::string& salt, SharedBlockPool& pool, const HostTier& host);
 
   /// Salts that are remembered.
   std::int64_t size() const { return static_cast<std::int64_t>(salts_.size()); }
-  /// What first blocks name as their parent.
+  /// Identities that first blocks name as their parent.
   std::unordered_set<std::uint64_t> identities() const;
 
  private:

@@ -61,7 +61,7 @@ void SharedBlockPool::settle() {
 }
 
 void SharedBlockPool::undo() {
-  // In reverse: the queue finds the place of a block only if those that left after it are back.
+  // In reverse: the queue can put a block back only when all that left after it are back.
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     references_[at(step->block)] += step->what == Step::lost_reference ? 1 : -1;
     if (step->what == Step::left_queue) queue_.undo_remove(step->block);
@@ -112,12 +112,12 @@ void SharedBlockPool::forget(std::int32_t block) {
   }
   index_.erase(block);
   queue_.remove(block);
-  queue_.push_front(block);  // as one enters that holds nothing
+  queue_.push_front(block);  // it is free now
 }
 
 // What holds
 
-/// Another change would come between the steps of the plan and their undoing.
+/// Another change now would come between a step of the plan and its undoing.
 void SharedBlockPool::check_no_plan(std::int32_t block) const {
   if (!steps_.empty()) refuse(block, "cannot change: the plan before is neither settled nor undone");
 }

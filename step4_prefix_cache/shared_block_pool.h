@@ -1,6 +1,6 @@
 /// @file
-/// The blocks of a pool that sequences share, as numbers: who is free, who is used by how many, and what can
-/// be found in whom. Compare step3_paged/block_pool.h, where a block has one owner.
+/// The blocks of a pool that sequences share, as numbers: which are free, how many sequences use each, and
+/// what can be found in each. Compare step3_paged/block_pool.h, where a block has one owner.
 ///
 ///                 allocate             release, if it is findable
 ///      +------+ -----------> +--------+ --------------------------> +--------+
@@ -14,17 +14,17 @@
 ///                                        forget
 ///
 ///   free     no references, and nothing can be found in it
-///   in use   one reference or more, of sequences. `publish` makes it findable once it is full. `forget`
+///   in use   one or more sequences refer to it. `publish` makes it findable once it is full. `forget`
 ///            condemns it: it stays findable while it is used, and is free after that.
-///   cached   no references, but what it holds can still be found
-///   evicted  in use by the plan that has taken it, but the index still names what it held: the host tier
-///            reads it there.
+///   cached   no references, but its content can still be found
+///   evicted  taken by the open plan, and so in use. The index still has its old content: from there
+///            HostTier::swap_out decides whether it moves to the host tier.
 ///
 /// The arrow `release` is the release of the last reference. `undo` takes back the arrows `allocate` and
-/// `acquire` of the open plan: each block is again what it was.
+/// `acquire` of the open plan.
 ///
-/// Outside of this class are the block tables (prefix_caching_manager.h), the order in which a prompt is
-/// looked up (prefix_finder.h), and what becomes of evicted content (host_tier.h).
+/// Not in this class: block tables (prefix_caching_manager.h), the walk along a prompt's blocks
+/// (prefix_finder.h), and the host tier (host_tier.h).
 /// Chapter: step4_prefix_cache/README.md.
 #pragma once
 
@@ -38,15 +38,15 @@
 
 namespace kvcache {
 
-/// A fixed number of blocks with ids 0 to total - 1, each with a count of references.
+/// A fixed number of blocks with ids 0 to total - 1, each with a reference count.
 ///
-/// Order of eviction: free blocks go first, then the cached ones, the least recently used first, and of one
-/// sequence its tail before its head: a prefix is useful without its continuation, not the other way round.
-/// So a block enters the queue when its last reference goes, a free one in front, a cached one at the back,
-/// and `release` begins at the tail.
+/// Order of eviction: first the free blocks, then the cached ones, the least recently used first. Of one
+/// sequence the tail goes before the head: a prefix is useful without its continuation, not the other way
+/// round. So a block whose last reference goes enters the queue in front if it is free, at the back if it is
+/// cached, and `release` begins at the tail.
 ///
 /// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
-/// changes are made while no plan is open; all but `share` check that. What breaks a precondition throws
+/// changes are made while no plan is open; all but `share` check that. A broken precondition throws
 /// std::logic_error that names the block.
 class SharedBlockPool {
  public:
@@ -55,12 +55,12 @@ class SharedBlockPool {
 
   // Within a plan
 
-  /// Takes the block at the front of the queue, which now has one reference; if it was cached it is evicted.
-  /// @throws std::logic_error if none is free: a plan counts before it takes.
+  /// Takes the block at the front of the queue: it has one reference now. A cached block is evicted by this.
+  /// @throws std::logic_error if the queue is empty: a plan counts before it takes.
   [[nodiscard]] std::int32_t allocate();
-  /// One reference more to each of `blocks`, which were found. They leave the queue, so no allocation after
-  /// this can evict them.
-  /// @throws std::logic_error if a block is free: there is nothing to be found in it.
+  /// A hit: one reference more to each of `blocks`. Cached ones leave the queue, so no later allocation can
+  /// evict them.
+  /// @throws std::logic_error if a block is free: nothing can be found in it.
   void acquire(std::span<const std::int32_t> blocks);
   /// Copy-on-write: moves one reference from `block` to a new one.
   /// @return the new block
@@ -68,9 +68,9 @@ class SharedBlockPool {
   [[nodiscard]] std::int32_t unshare(std::int32_t block);
   /// Cached blocks that the open plan has evicted, the least recently used first.
   const std::vector<std::int32_t>& evicted() const { return evicted_; }
-  /// The plan is final: what the evicted held is not found any more.
+  /// The plan is final: the old content of evicted blocks is not found any more.
   void settle();
-  /// Takes back all that the plan has done, down to the order of the queue.
+  /// Takes back all steps of the plan, down to the order of the queue.
   void undo();
 
   // Between plans
@@ -80,24 +80,23 @@ class SharedBlockPool {
   /// A sequence ends: one reference less to each block of its table, from the tail on. Without references a
   /// block enters the queue. @throws std::logic_error if one is not in use.
   void release(std::span<const std::int32_t> blocks);
-  /// Makes a full block findable. What is planned from here on may read its K and V: the pass that writes
-  /// them is queued.
+  /// Makes a full block findable. Its pass is queued, so a later plan may read its K and V.
   /// @param content    its identity is that of the blocks, here or in the host tier, that hold the same;
-  ///                   identity 0: none does, so the block gets a new identity
+  ///                   identity 0: no block does, so this one gets a new identity
   /// @param token_ids  [block_size]
   /// @throws std::logic_error if `block` is not in use, or findable already.
   void publish(std::int32_t block, BlockContent content, std::span<const std::int32_t> token_ids);
   /// Makes a findable block unfindable: now, or, if it is in use, when its last reference goes.
   /// @throws std::logic_error if it is not findable.
   void forget(std::int32_t block);
-  /// For a content, or a salt, that no other has been: never given out before, and not 0.
+  /// A number for a new content or a new salt: never given out before, and not 0.
   [[nodiscard]] std::uint64_t new_identity() { return ++identities_; }
 
   /// Blocks, whatever their state.
   std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
   /// Blocks that `allocate` can still give: the free and the cached.
   std::int64_t free_count() const { return queue_.size(); }
-  /// Those of them that are cached. Takes time in proportion to `free_count`.
+  /// Cached blocks. Takes time in proportion to `free_count`.
   std::int64_t cached_count() const;
   /// Blocks with references.
   std::int64_t in_use_count() const { return total() - free_count(); }
@@ -105,7 +104,7 @@ class SharedBlockPool {
   bool in_use(std::int32_t block) const {
     return at(block) < references_.size() && references_[at(block)] > 0;  // a negative id is a large index
   }
-  /// [free_count] the next to be taken first.
+  /// Free and cached blocks, [free_count], the next to be taken first.
   std::vector<std::int32_t> free_in_order() const { return queue_.in_order(); }
   /// How many refer to each block, [total].
   const std::vector<std::int32_t>& references() const { return references_; }

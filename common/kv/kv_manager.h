@@ -1,7 +1,7 @@
 /// @file
 /// What every step's bookkeeping can do: turn "these sequences want these tokens" into a pass plan, all or
-/// nothing. Integers only; the K/V numbers themselves are the store's (kv_store.h). Chapter: step 1 to
-/// step 4.
+/// nothing. Integers only; the keys and values themselves are in the store (kv_store.h). Chapters: steps 1
+/// to 4.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,14 @@ namespace kvcache {
 struct Work {
   std::int32_t sequence = 0;                ///< an id of the caller's, fresh for each sequence
   std::span<const std::int32_t> token_ids;  ///< [length] from the first on: prompt, then output
-  /// Sequences share blocks with those of equal salt alone; empty: the manager's default. The salt with which
-  /// a sequence is registered stays its own.
+  /// Only sequences of equal salt share blocks; empty: the manager's default. A sequence keeps the salt of
+  /// its first plan.
   std::string_view salt = {};
 };
 
-/// What no manager plans: a sequence twice, one without a token, or one with fewer tokens than are stored.
-/// @param stored  tokens that are stored of a sequence
+/// Refuses work that no manager plans: a sequence twice, a sequence without a token, or a sequence with fewer
+/// tokens than are stored.
+/// @param stored  gives the number of tokens that are stored of a sequence
 /// @throws std::logic_error that names the sequence.
 void check_work(std::span<const Work> work, const std::function<std::int64_t(std::int32_t)>& stored);
 
@@ -37,42 +38,41 @@ class KvManager {
  public:
   virtual ~KvManager() = default;
 
-  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens; a sequence not seen
-  /// before is registered. Cached rows are skipped, except the last: its logits are needed.
-  /// @return nothing if it does not fit now; then nothing has changed.
+  /// Plans one pass that leaves each sequence of `work` with K and V for all its tokens. A new sequence is
+  /// registered. Cached rows are skipped, except the last: its logits are needed.
+  /// @return nothing if the work does not fit now; then nothing has changed.
   /// @throws std::logic_error as `check_work`, and if the plan before is neither committed nor aborted; then
   /// nothing has changed either.
   [[nodiscard]] virtual std::optional<PassPlan> plan(std::span<const Work> work) = 0;
-  /// The pass is queued: lengths advance. What is planned from here on runs after it on the same stream, so
-  /// it may count on K and V that a GPU has yet to write. An id that was not known when the pass was planned,
-  /// the last of a sequence, is in `plan` now.
+  /// The pass is queued: lengths advance. Later passes run after it on the same stream, so a later plan may
+  /// count on K and V that a GPU has yet to write. The last id of a sequence may have been a placeholder when
+  /// the pass was planned; `plan` has the chosen id now.
   virtual void commit(const PassPlan& plan) = 0;
   /// The pass will not be queued: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;
   /// Forgets a sequence and gives back what it held.
   virtual void free(std::int32_t sequence) = 0;
-  /// As `free`, for a sequence whose logits are not finite: of the K and V that it computed, nothing can be
-  /// found afterwards. It may have been freed before.
+  /// As `free`, for a sequence whose logits are not finite: no block that it computed can be found
+  /// afterwards. It may have been freed before.
   /// @param work           the sequence with all its ids; the last may be unknown
-  /// @param cached_tokens  when it was admitted first; others have computed those, and they stay
+  /// @param cached_tokens  that it found when it was first admitted; other sequences have computed these, and
+  ///                       their blocks stay
   virtual void discard(const Work& work, std::int64_t cached_tokens) {
     static_cast<void>(cached_tokens);
     free(work.sequence);
   }
 
-  /// `child` becomes a second sequence with all that `parent` holds, before or after either goes on. Only
-  /// step 4 can.
+  /// Makes `child` a second sequence that shares all blocks of `parent`. Only step 4 can.
   virtual void fork(std::int32_t parent, std::int32_t child);
   /// Whether `fork` and `pin` can be called.
   virtual bool can_fork() const { return false; }
-  /// Keeps `sequence` as a prefix that later ones can share, in place of the one kept before. Only step 4
-  /// can.
+  /// Keeps `sequence` as a prefix that later sequences share; the one kept before is freed. Only step 4 can.
   virtual void pin(std::int32_t sequence);
 
-  /// The most tokens that one sequence could ever hold, were it alone.
+  /// The most tokens that one sequence can hold when it is alone.
   virtual std::int64_t capacity() const = 0;
-  /// The same for one of this `salt` that begins with `token_ids`, beside the pinned prefix. It may be asked
-  /// while another thread uses the manager, but not while a prefix is being pinned.
+  /// The same for a sequence of this `salt` that begins with `token_ids`, beside the pinned prefix. May be
+  /// called while another thread uses the manager, but not while a prefix is being pinned.
   virtual std::int64_t capacity_for(std::span<const std::int32_t> /*token_ids*/,
                                     std::string_view /*salt*/) const {
     return capacity();
@@ -81,13 +81,13 @@ class KvManager {
   virtual KvMemoryReport memory() const = 0;
   /// The blocks a sequence holds, in order; none without blocks.
   virtual std::vector<std::int32_t> block_table(std::int32_t) const { return {}; }
-  /// Prompt tokens of a sequence that its first plan did not have to compute.
+  /// Prompt tokens that a sequence found when it was admitted, and did not compute.
   virtual std::int64_t cached_tokens(std::int32_t) const { return 0; }
-  /// How many blocks there are and what they are used for now; zeros without blocks.
+  /// How many blocks are free, cached and in use now; zeros without blocks.
   virtual BlocksReport blocks() const { return {}; }
-  /// What happened so far, but for preemptions, which the run loop counts.
+  /// What happened so far. Preemptions are 0 here: the scheduler counts them.
   virtual CountersReport counters() const { return {}; }
-  /// All of it, for a trace; nothing in step 1. Takes time in proportion to the pool.
+  /// The whole bookkeeping, for a trace; empty in step 1. Takes time in proportion to the pool.
   virtual CacheState state() const { return {}; }
 };
 

@@ -1,7 +1,7 @@
 /// @file
-/// One forward pass as integers: which tokens go through the model, where they stand, and where their keys
-/// and values are kept. Written by a manager, read by the transformer and by a store. Chapter: step 1 to
-/// step 4.
+/// One forward pass as integers: which tokens go through the model, at which positions they stand, and in
+/// which slots their keys and values are kept. A manager writes it; the transformer and a store read it.
+/// Chapters: steps 1 to 4.
 #pragma once
 
 #include <algorithm>
@@ -12,22 +12,22 @@
 
 namespace kvcache {
 
-/// The position from which a sequence of `length` tokens is computed where K and V of the first `known` are
-/// kept. The last token is always computed: its K and V may be known, but the logits after it are not kept.
+/// The first position that is computed of a sequence of `length` tokens, if the first `known` of them have K
+/// and V. The last token is always computed: its K and V may be kept, but the logits after it never are.
 inline std::int64_t first_computed(std::int64_t known, std::int64_t length) {
   return std::min(known, length - 1);
 }
 
-/// A block whose K and V, of all layers, are copied to another one.
+/// The K and V of one block, all layers, copied to another place.
 struct BlockCopy {
-  std::int32_t from = 0;  ///< block id
-  std::int32_t to = 0;    ///< block id
+  std::int32_t from = 0;  ///< block id; in `swaps_in` a host block, which is a place in the host tier
+  std::int32_t to = 0;    ///< block id; in `swaps_out` a host block
 };
 
 /// A batch of sequences of different lengths laid end to end. Sequence s has the rows row_begin[s] to
 /// row_begin[s + 1]; they are the last positions of its context.
 struct PassPlan {
-  std::vector<std::int32_t> sequences;    ///< [sequences] the ids that the caller knows them by
+  std::vector<std::int32_t> sequences;    ///< [sequences] the caller's ids
   std::vector<std::int32_t> token_ids;    ///< [tokens]
   std::vector<std::int32_t> positions;    ///< [tokens] 0 is the first token of a sequence
   std::vector<std::int32_t> row_begin;    ///< [sequences + 1]
@@ -40,12 +40,12 @@ struct PassPlan {
   std::vector<std::int32_t>
       fresh_blocks;  ///< blocks that a sequence got for this pass, still without content
   // Done before anything is written, in this order:
-  std::vector<BlockCopy> swaps_out;  ///< from the pool to the host tier
+  std::vector<BlockCopy> swaps_out;  ///< from the pool to the host tier; chosen by HostTier::swap_out
   std::vector<BlockCopy> swaps_in;   ///< from the host tier to the pool
   std::vector<BlockCopy> copies;     ///< within the pool (copy-on-write)
 
-  /// Appends a sequence whose tokens from `first` on go through the model, and at least the last one, whose
-  /// logits are wanted. `token_ids` is the whole sequence so far, not empty.
+  /// Appends a sequence whose tokens from `first` on go through the model; the last one always does, because
+  /// its logits are wanted. `token_ids` is the whole sequence so far, not empty.
   void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
     if (row_begin.empty()) row_begin.push_back(0);
     const auto length = static_cast<std::int32_t>(token_ids.size());
@@ -75,7 +75,7 @@ struct PassPlan {
     for (const std::vector<std::int32_t>* table : tables) {
       table_width = std::max(table_width, static_cast<std::int32_t>(table->size()));
     }
-    // A width that seldom changes: a GPU can then repeat what it did for the pass before.
+    // A width that seldom changes: then a GPU can replay the pass before.
     table_width = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(table_width)));
     block_table.assign(tables.size() * static_cast<std::size_t>(table_width), -1);
     for (std::size_t s = 0; s < tables.size(); ++s) {

@@ -1,6 +1,6 @@
 /// @file
-/// What the bookkeeping of steps 3 and 4 costs for one block, in pools of a thousand to a million blocks:
-/// calls of the managers as a server makes them, and the parts that these are made of. Integers only.
+/// What the bookkeeping of steps 3 and 4 costs for one block, in pools of a thousand to a million blocks.
+/// Timed are calls of the managers, as a server makes them, and the parts of these calls. Integers only.
 /// Chapter: step4_prefix_cache/README.md.
 #include <benchmark/benchmark.h>
 
@@ -41,8 +41,8 @@ constexpr std::int64_t kPromptTokens = 50'000;
 
 using TokenIds = std::vector<std::int32_t>;
 
-/// Runs `operations`, which are `count`, again and again; `restore` brings back what was before them, not
-/// timed.
+/// Runs `operations`, `count` of them, again and again. `restore` brings back the state before them and is
+/// not timed.
 /// @return operations that have run
 template <typename Operations, typename Restore>
 std::int64_t measure(benchmark::State& state, std::int64_t count, const Operations& operations,
@@ -79,8 +79,8 @@ TokenIds random_tokens(std::int64_t count, std::uint32_t seed) {
 
 constexpr std::int64_t kWholeBlocks = 64;
 
-/// As many prompts as fill a pool up to the watermark, each of some whole blocks and one token more: the
-/// whole blocks are found when it comes again.
+/// As many prompts as fill a pool up to the watermark. Each has some whole blocks, which are found when it
+/// comes again, and one token more.
 class Prompts {
  public:
   Prompts(std::int64_t pool_blocks, std::uint32_t seed, std::int64_t whole_blocks = kWholeBlocks)
@@ -120,8 +120,8 @@ class Prompts {
   std::vector<std::int32_t> order_;  // [sequences]
 };
 
-/// A manager whose free blocks lie in random order: each has been given to a sequence of its own, and these
-/// were freed in random order.
+/// A manager whose free blocks lie in random order: each was given to a sequence of its own, and the
+/// sequences were freed in random order.
 template <typename Manager, typename... Settings>
 Manager used_manager(std::int64_t blocks, const Settings&... settings) {
   Manager manager({blocks, kBlockSize, 1}, settings...);
@@ -135,7 +135,7 @@ Manager used_manager(std::int64_t blocks, const Settings&... settings) {
   return manager;
 }
 
-/// `manager` has room for `prompts`: what it takes to admit them, all in turn, and to free them.
+/// Times the admission of all `prompts`, for which `manager` has room.
 void time_admission(benchmark::State& state, KvManager& manager, const Prompts& prompts) {
   measure(
       state, prompts.blocks(), [&] { prompts.admit(manager); }, [&] { prompts.free(manager); });
@@ -160,7 +160,7 @@ void hit(benchmark::State& state, std::int64_t blocks) {
   time_admission(state, manager, prompts);
 }
 
-/// Two sets of prompts, each of which fills the pool, drive each other out.
+/// Two sets of prompts evict each other: each set fills the pool.
 void evict(benchmark::State& state, std::int64_t blocks) {
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts one(blocks, 1), other(blocks, 1'000'000);

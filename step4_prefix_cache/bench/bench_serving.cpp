@@ -1,7 +1,6 @@
 /// @file
-/// What continuous batching is worth: the same requests one at a time and many at once, in the memory of each
-/// step that serves; what the prefix cache costs where it finds nothing; and how many rows a pass should
-/// have.
+/// Three measurements of serving: the same requests one at a time and many at once, in the cache of each step
+/// that serves; the price of the prefix cache where it finds nothing; and how many rows a pass should have.
 /// `./steps serve-bench` runs it.
 #include <algorithm>
 #include <random>
@@ -190,7 +189,7 @@ void measure_prefix_cache(Program& program) {
       median(ratios), ratios.size(), quartile_distance_percent(ratios), host_share(on), host_share(off));
 }
 
-/// What eight streams, and a long prompt that comes beside them, have to wait.
+/// How long eight streams wait for a long prompt that comes beside them, and how long the prompt waits.
 struct Waits {
   std::vector<double> pauses;        // ms between two tokens of each stream, while the prompt is computed
   std::vector<double> first_tokens;  // ms from the prompt's arrival, each of another round

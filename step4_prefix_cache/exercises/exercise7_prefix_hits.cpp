@@ -9,8 +9,8 @@
 // one number per prompt: how many of its tokens are taken from the cache. No input is an error.
 //
 // A prompt of n tokens leaves its n / block_size full blocks behind (integer division), for the prompts after
-// it. It can be given at most (n - 1) / block_size blocks itself, since one token has to be computed. A block
-// counts only if it is known with all that came before it, and only if all blocks before it were found.
+// it. The prompt itself is given at most (n - 1) / block_size blocks, since one token has to be computed. A
+// block counts only if it is known with all that came before it, and only if all blocks before it were found.
 //
 // Example: block_size 2.
 //

@@ -19,7 +19,7 @@ std::vector<std::int64_t> cached_tokens_of(std::span<const std::vector<std::int3
       const auto first = static_cast<std::size_t>(block * block_size);
       parent = block_hash(parent, std::span(prompt).subspan(first, static_cast<std::size_t>(block_size)));
       const bool was_known = !known.insert(*parent).second;
-      // A known block behind an unknown one cannot be: its hash covers those before it.
+      // No known block stands behind an unknown one: a block's hash covers all blocks before it.
       if (was_known && block < (length - 1) / block_size) ++hits;
     }
     cached.push_back(hits * block_size);
