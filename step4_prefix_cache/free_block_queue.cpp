@@ -45,11 +45,12 @@ void FreeBlockQueue::remove(std::int32_t block) {
 }
 
 void FreeBlockQueue::undo_remove(std::int32_t block) {
-  if (!is_block(block) || contains(block)) refuse(block, "was not removed from the queue of free blocks");
+  if (!is_block(block)) refuse(block, "was not removed from the queue of free blocks");
   Links& links = links_[index(block)];
   Links& before = links_[index(links.previous)];
   Links& after = links_[index(links.next)];
   // `remove` made the two neighbours each other's; the block's place is between them only if they still are.
+  // Those of a block that is queued are not.
   if (before.next != links.next || after.previous != links.previous)
     refuse(block, "cannot go back to its place in the queue: another one stands there");
   before.next = after.previous = block;
