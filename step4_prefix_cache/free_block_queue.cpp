@@ -45,11 +45,12 @@ void FreeBlockQueue::remove(std::int32_t block) {
 }
 
 void FreeBlockQueue::undo_remove(std::int32_t block) {
-  if (!is_block(block) || contains(block)) refuse(block, "was not removed from the queue of free blocks");
+  if (!is_block(block)) refuse(block, "was not removed from the queue of free blocks");
   Links& links = links_[index(block)];
   Links& before = links_[index(links.previous)];
   Links& after = links_[index(links.next)];
   // `remove` linked the two neighbours to each other. Only if they still are is the block's place free.
+  // The neighbours of a queued block are linked to the block.
   if (before.next != links.next || after.previous != links.previous)
     refuse(block, "cannot go back to its place in the queue: another one stands there");
   before.next = after.previous = block;

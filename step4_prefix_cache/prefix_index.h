@@ -66,6 +66,10 @@ class PrefixIndex {
   [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
   /// Announces that `hash` will be looked for soon: the processor fetches what `find` will read.
   void prefetch(std::uint64_t hash) const;
+  /// Says that `content` of `block` will be wanted soon.
+  void prefetch_entry(std::int32_t block) const {
+    if (is_block(block)) __builtin_prefetch(&entries_[static_cast<std::size_t>(block)]);
+  }
 
   /// Findable blocks.
   std::int64_t size() const { return size_; }

@@ -81,7 +81,11 @@ void SharedBlockPool::share(std::span<const std::int32_t> blocks) {
 
 void SharedBlockPool::release(std::span<const std::int32_t> blocks) {
   if (!blocks.empty()) check_no_plan(blocks.front());
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) release(*block);
+  constexpr std::size_t kAhead = 8;  // by then what a release reads has come from memory
+  for (std::size_t n = blocks.size(); n-- > 0;) {
+    if (n >= kAhead) prefetch(blocks[n - kAhead]);
+    release(blocks[n]);
+  }
 }
 
 void SharedBlockPool::release(std::int32_t block) {
@@ -93,6 +97,13 @@ void SharedBlockPool::release(std::int32_t block) {
   } else {
     queue_.push_front(block);
   }
+}
+
+void SharedBlockPool::prefetch(std::int32_t block) const {
+  if (at(block) >= references_.size()) return;
+  __builtin_prefetch(&references_[at(block)], 1);
+  queue_.prefetch(block);
+  index_.prefetch_entry(block);
 }
 
 void SharedBlockPool::publish(std::int32_t block, BlockContent content,

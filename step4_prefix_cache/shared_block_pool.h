@@ -125,6 +125,7 @@ class SharedBlockPool {
   static std::size_t at(std::int32_t block) { return static_cast<std::size_t>(block); }
   void take_from_queue(std::int32_t block);
   void release(std::int32_t block);
+  void prefetch(std::int32_t block) const;  // what its release will read
   void check_no_plan(std::int32_t block) const;
 
   std::vector<std::int32_t> references_;        // [total]

@@ -125,6 +125,8 @@ TEST(Compare, NamesTheFileAndTheFieldThatIsMissingOrOfAnotherType) {
   expect_refused({"", {{"schema", 1}}}, "step", "is missing");
   for (const nlohmann::json& schema : {nlohmann::json("1"), nlohmann::json(2), nlohmann::json()})
     expect_refused({"", {{"schema", schema}}}, "schema", "is not 1");
+  for (const nlohmann::json& none : {nlohmann::json::object(), nlohmann::json::array(), nlohmann::json(1)})
+    expect_refused({"", none}, "schema", "is not 1");
 }
 
 TEST(Compare, NamesAFileThatCannotBeRead) {

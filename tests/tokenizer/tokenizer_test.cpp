@@ -1076,6 +1076,15 @@ TEST(StreamDecoder, GoesOnAfterATokenThatItsDecoderFailsAt) {
   EXPECT_THROW(of_a_whole.finish(), RunError);
   EXPECT_EQ(of_a_whole.push(0), "");
   EXPECT_EQ(of_a_whole.finish(), "d") << "the next id begins a new text";
+  file["model"]["vocab"] = {{"\u2581d", 0}, {std::string(400, 'a'), 1}};
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  file["decoder"]["decoders"].insert(file["decoder"]["decoders"].begin(), metaspace);
+  const Tokenizer without_first_space = tokenizer_of(file);
+  StreamDecoder texts(without_first_space);
+  EXPECT_EQ(texts.push(1), "");
+  EXPECT_THROW(texts.finish(), RunError);
+  EXPECT_EQ(texts.push(0), "");
+  EXPECT_EQ(texts.finish(), "d") << "its first token drops the space again";
 }
 
 TEST(StreamDecoder, NeverCutsACharacter) {
