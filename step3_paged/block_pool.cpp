@@ -11,7 +11,7 @@ namespace kvcache {
 BlockPool::BlockPool(std::int64_t total) {
   if (total < 0 || total > std::numeric_limits<std::int32_t>::max())
     throw std::logic_error("a pool of " + std::to_string(total) + " blocks");
-  for (std::int64_t id = 0; id < total; ++id) blocks_.push_back({static_cast<std::int32_t>(id), false});
+  in_use_.resize(static_cast<std::size_t>(total), false);
   for (std::int64_t id = total - 1; id >= 0; --id) free_ids_.push_back(static_cast<std::int32_t>(id));
 }
 
@@ -19,35 +19,33 @@ std::optional<std::int32_t> BlockPool::allocate() {
   if (free_ids_.empty()) return std::nullopt;
   const std::int32_t id = free_ids_.back();
   free_ids_.pop_back();
-  blocks_[static_cast<std::size_t>(id)].in_use = true;
+  in_use_[static_cast<std::size_t>(id)] = true;
   return id;
 }
 
 FreeResult BlockPool::free(std::int32_t id) {
   if (!is_block(id)) return FreeResult::not_a_block;
-  Block& block = blocks_[static_cast<std::size_t>(id)];
-  if (!block.in_use) return FreeResult::already_free;
-  block.in_use = false;
+  if (!in_use_[static_cast<std::size_t>(id)]) return FreeResult::already_free;
+  in_use_[static_cast<std::size_t>(id)] = false;
   free_ids_.push_back(id);
   return FreeResult::freed;
 }
 
 bool BlockPool::in_use(std::int32_t id) const {
   if (!is_block(id)) throw std::logic_error("the pool has no block " + std::to_string(id));
-  return blocks_[static_cast<std::size_t>(id)].in_use;
+  return in_use_[static_cast<std::size_t>(id)];
 }
 
 void BlockPool::check_invariants() const {
-  std::vector<bool> listed(blocks_.size(), false);
+  std::vector<bool> listed(in_use_.size(), false);
   for (const std::int32_t id : free_ids_) {
     if (listed[static_cast<std::size_t>(id)]) throw std::logic_error("a block is twice in the free list");
     listed[static_cast<std::size_t>(id)] = true;
   }
-  for (const Block& block : blocks_) {
-    if (block.in_use == listed[static_cast<std::size_t>(block.id)]) {
-      throw std::logic_error(block.in_use ? "a block is free and in use"
-                                          : "a block is neither free nor in use");
-    }
+  for (std::size_t id = 0; id < listed.size(); ++id) {
+    if (in_use_[id] == listed[id])
+      throw std::logic_error(in_use_[id] ? "a block is free and in use"
+                                         : "a block is neither free nor in use");
   }
 }
 

@@ -9,12 +9,6 @@
 
 namespace kvcache {
 
-/// One block of the pool: room for the K and V of block_size tokens, over all layers.
-struct Block {
-  std::int32_t id = 0;  ///< its number in the pool
-  bool in_use = false;  ///< allocated and not freed since
-};
-
 /// What `BlockPool::free` found.
 enum class FreeResult : std::uint8_t {
   freed,         ///< the block was in use and is free now
@@ -22,9 +16,10 @@ enum class FreeResult : std::uint8_t {
   not_a_block,   ///< an id that this pool never had: refused, nothing changed
 };
 
-/// A fixed number of blocks with ids 0 to total - 1. The block freed last is allocated first, since a
-/// processor's cache may still hold it. Blocks that were never used follow in order of id. Freeing blocks in
-/// the reverse order of their allocation restores the pool exactly.
+/// A fixed number of blocks with ids 0 to total - 1; each is room for the K and V of block_size tokens over
+/// all layers. The block freed last is allocated first, since a processor's cache may still hold it. Blocks
+/// that were never used follow in order of id. Freeing blocks in the reverse order of their allocation
+/// restores the pool exactly.
 class BlockPool {
  public:
   /// All blocks are free.
@@ -37,7 +32,7 @@ class BlockPool {
   [[nodiscard]] FreeResult free(std::int32_t id);
 
   /// Blocks, free or not.
-  std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()); }
+  std::int64_t total() const { return static_cast<std::int64_t>(in_use_.size()); }
   /// Blocks that `allocate` can still give.
   std::int64_t free_count() const { return static_cast<std::int64_t>(free_ids_.size()); }
   /// Blocks that were allocated and not freed.
@@ -54,7 +49,7 @@ class BlockPool {
  private:
   bool is_block(std::int32_t id) const { return id >= 0 && id < total(); }
 
-  std::vector<Block> blocks_;           // [total]
+  std::vector<bool> in_use_;            // [total] allocated and not freed since
   std::vector<std::int32_t> free_ids_;  // a stack: the next to be taken is at the back
 };
 

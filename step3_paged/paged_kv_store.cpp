@@ -28,7 +28,7 @@ void PagedKvStore::begin(const PassPlan& plan) {
   if (settings_.fill != DebugFill::none) {
     for (const std::int32_t block : plan.fresh_blocks) fill(block);
   }
-  for (const BlockCopy& wanted : plan.copies) copy(wanted);
+  for (const BlockCopy& blocks : plan.copies) copy(blocks);
   sequences_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const std::int32_t* table = &plan.block_table[s * static_cast<std::size_t>(plan.table_width)];
@@ -38,13 +38,13 @@ void PagedKvStore::begin(const PassPlan& plan) {
 }
 
 void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cpu::scatter_rows(k, plan_->slots, dtype_, k_block(layer, 0));
-  cpu::scatter_rows(v, plan_->slots, dtype_, v_block(layer, 0));
+  cpu::scatter_rows(k, plan_->slots, dtype_, k_layer(layer));
+  cpu::scatter_rows(v, plan_->slots, dtype_, v_layer(layer));
 }
 
 void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
-  const cpu::KvRows rows{dtype_, k_block(layer, 0), v_block(layer, 0)};
+  const cpu::KvRows rows{dtype_, k_layer(layer), v_layer(layer)};
   if (settings_.attention == AttentionPath::gather) {
     attend_gathered(heads, rows, q, out);
   } else {
@@ -57,23 +57,24 @@ void PagedKvStore::attend_gathered(const AttentionShape& heads, const cpu::KvRow
   for (const cpu::AttentionSequence& paged : sequences_) {
     const auto bytes = static_cast<std::size_t>(paged.context * row_bytes_);
     if (gathered_k_.size() < bytes) {
-      gathered_k_.resize(bytes * 3 / 2);
+      gathered_k_.resize(bytes * 3 / 2);  // half more, so it seldom grows
       gathered_v_.resize(bytes * 3 / 2);
     }
     cpu::gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
     cpu::gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
     gathered_bytes_ += 2 * paged.context * row_bytes_;
-    const cpu::AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context, cpu::SlotMap{}};
+    const cpu::AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context,
+                                            cpu::SlotMap{}};  // contiguous from row 0
     cpu::attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0),
                    out.row(0), q.stride, dtype_, threads_);
   }
 }
 
-void PagedKvStore::copy(const BlockCopy& wanted) {
+void PagedKvStore::copy(const BlockCopy& blocks) {
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    std::memcpy(k_block(layer, wanted.to), k_block(layer, wanted.from),
+    std::memcpy(k_block(layer, blocks.to), k_block(layer, blocks.from),
                 static_cast<std::size_t>(block_bytes_));
-    std::memcpy(v_block(layer, wanted.to), v_block(layer, wanted.from),
+    std::memcpy(v_block(layer, blocks.to), v_block(layer, blocks.from),
                 static_cast<std::size_t>(block_bytes_));
   }
 }

@@ -40,18 +40,18 @@ class PagedKvStore : public KvStore {
   std::int64_t block_bytes() const { return block_bytes_; }
   /// Layers of the model.
   std::int64_t layers() const { return config_.layers; }
+  /// K of one layer, [blocks, block_size, kv_heads, head_dim].
+  std::byte* k_layer(std::int64_t layer) { return k_.data() + layer * layer_bytes_; }
+  /// V of one layer, as `k_layer`.
+  std::byte* v_layer(std::int64_t layer) { return v_.data() + layer * layer_bytes_; }
   /// K of one block in one layer, `block_bytes()` bytes.
-  std::byte* k_block(std::int64_t layer, std::int32_t block) {
-    return k_.data() + layer * layer_bytes_ + block * block_bytes_;
-  }
+  std::byte* k_block(std::int64_t layer, std::int32_t block) { return k_layer(layer) + block * block_bytes_; }
   /// V of one block in one layer, as `k_block`.
-  std::byte* v_block(std::int64_t layer, std::int32_t block) {
-    return v_.data() + layer * layer_bytes_ + block * block_bytes_;
-  }
+  std::byte* v_block(std::int64_t layer, std::int32_t block) { return v_layer(layer) + block * block_bytes_; }
 
  private:
   void fill(std::int32_t block);
-  void copy(const BlockCopy& copy);
+  void copy(const BlockCopy& blocks);
   void attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q, Matrix& out);
 
   const ModelConfig& config_;

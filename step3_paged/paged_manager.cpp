@@ -40,14 +40,14 @@ std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
 std::int64_t PagedManager::blocks_to_keep_free(std::span<const Work> work) const {
   const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
   const auto is_new = [this](const Work& wanted) { return !tables_.contains(wanted.sequence); };
-  return beside_others && std::ranges::any_of(work, is_new) ? watermark_ : 0;
+  return beside_others && std::ranges::any_of(work, is_new) ? shape_.watermark() : 0;
 }
 
 /// Adds the new rows of a sequence to the plan, and takes the blocks that they need.
 void PagedManager::extend(BlockTable& table, const Work& wanted, PassPlan& plan) {
   plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(table.length));
-  while (std::ssize(table.blocks) < shape_.blocks_for(plan.context_len.back())) {
-    table.blocks.push_back(pool_.allocate().value());
+  while (std::ssize(table.blocks) < shape_.blocks_for(std::ssize(wanted.token_ids))) {
+    table.blocks.push_back(pool_.allocate().value());  // counted above, so never empty
     plan.fresh_blocks.push_back(table.blocks.back());
   }
   plan.add_slots(table.blocks, shape_.block_size);

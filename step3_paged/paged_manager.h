@@ -12,14 +12,13 @@
 
 namespace kvcache {
 
-/// Keeps a block table for each sequence and takes a block when a token has no slot yet.
-/// slot = block_id * block_size + offset, in 64 bits.
+/// Keeps a block table for each sequence and takes a block when a token has no slot yet. The slot of a token
+/// is block_id * block_size + offset, in 64 bits: PassPlan::add_slots (common/kv/pass_plan.h) works it out.
 class PagedManager final : public KvManager {
  public:
-  /// The watermark is `blocks / 100`: a new sequence must leave so many blocks free, so that running
-  /// sequences can grow. A sequence that runs alone may use these blocks too.
-  explicit PagedManager(const PagedShape& shape)
-      : shape_(shape), pool_(shape.blocks), watermark_(shape.blocks / 100) {}
+  /// All blocks are free. `shape.watermark()`: a new sequence must leave that many blocks free, so that
+  /// running sequences can grow. A sequence that runs alone may use these blocks too.
+  explicit PagedManager(const PagedShape& shape) : shape_(shape), pool_(shape.blocks) {}
 
   [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;
   void commit(const PassPlan& plan) override;
@@ -51,7 +50,6 @@ class PagedManager final : public KvManager {
 
   PagedShape shape_;
   BlockPool pool_;
-  std::int64_t watermark_;
   std::unordered_map<std::int32_t, BlockTable> tables_;
   bool planned_ = false;  // a plan waits for its commit or abort
 };

@@ -16,6 +16,8 @@ struct PagedShape {
   std::int64_t block_bytes() const { return block_size * bytes_per_token; }
   /// Blocks that hold `tokens` tokens.
   std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
+  /// Blocks that stay free when a sequence is admitted beside others, so that running sequences can grow.
+  std::int64_t watermark() const { return blocks / 100; }
 };
 
 }  // namespace kvcache
