@@ -46,12 +46,12 @@ void HostTier::put_back() {
   aside_.clear();
 }
 
-void HostTier::store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool) {
+void HostTier::store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool_index) {
   for (const auto& [block, host_block] : swaps_out) {
     if (queue_.contains(host_block))
       throw std::logic_error("host block " + std::to_string(host_block) + " is stored to and not set aside");
     if (index_.contains(host_block)) index_.erase(host_block);
-    index_.insert(host_block, pool.content(block), pool.token_ids(block));
+    index_.insert(host_block, pool_index.content(block), pool_index.token_ids(block));
     queue_.push_back(host_block);
   }
 }

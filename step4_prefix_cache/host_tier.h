@@ -57,10 +57,10 @@ class HostTier {
   /// used are lost.
   /// @return the moves, in the order in which they are to be stored
   [[nodiscard]] std::vector<BlockCopy> swap_out(const SharedBlockPool& pool);
-  /// The plan is final: each move's host block holds what `pool`, the pool's index, says of the move's block.
-  /// Its old content is forgotten.
+  /// The plan is final: each move's host block holds what `pool_index` says of the move's block. Its old
+  /// content is forgotten.
   /// @throws std::logic_error unless all these host blocks are set aside.
-  void store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool);
+  void store(std::span<const BlockCopy> swaps_out, const PrefixIndex& pool_index);
   /// Ends the plan: the host blocks that these moves read are empty now.
   /// @throws std::logic_error unless all these host blocks are set aside.
   void settle(std::span<const BlockCopy> swaps_in);

@@ -1,6 +1,5 @@
 /// @file
-/// See prefix_caching_manager.h. Read `plan` first: look, take the hits, count, take the rest. Then `commit`,
-/// which makes blocks findable.
+/// See prefix_caching_manager.h. Read `plan` first: look, take the hits, count, take the rest. Then `commit`.
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <iterator>
@@ -18,7 +17,7 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   std::vector<PrefixHits> hits(work.size());
   for (std::size_t n = 0; n < work.size(); ++n) {
     if (!sequences_.contains(work[n].sequence))
-      hits[n] = find(work[n].token_ids, salt_or_default(work[n].salt));
+      hits[n] = look_up(work[n].token_ids, salt_or_default(work[n].salt));
   }
   // Take the hits: a block with a reference is not in the queue, so no allocation below can evict it.
   for (std::size_t n = 0; n < work.size(); ++n) take(work[n], hits[n]);
@@ -41,7 +40,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   return plan;
 }
 
-PrefixHits PrefixCachingManager::find(std::span<const std::int32_t> token_ids, std::string_view salt) const {
+PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids,
+                                         std::string_view salt) const {
   PinnedPrefix pinned;
   if (pinned_ && pinned_->salt == salt) {
     const Sequence& prefix = known(pinned_->id);  // not the copy of its tokens: see Pinned
@@ -92,14 +92,14 @@ std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) co
 /// Step 3's watermark, for running sequences to grow into. A pinned prefix does not count as one.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
   if (std::ranges::none_of(changes_, &Change::is_new)) return 0;
-  const std::size_t alone = pinned_ ? 2 : 1;  // the new sequence is registered already
-  return work.size() > 1 || sequences_.size() > alone ? watermark_ : 0;
+  const std::size_t alone = pinned_ ? 2 : 1;  // sequences_ already holds the new one, and the pinned one
+  return work.size() > 1 || sequences_.size() > alone ? shape_.watermark() : 0;
 }
 
-/// Whether the first row to be written lies in a shared block. Only the last block of a table can be that
-/// block: those before it are full and computed.
+/// Whether the first row to write lies in a shared block, the table's last: all before it are computed.
+/// If all blocks are full, the first row lies behind the table, unless only the last token is computed again.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
-  const std::int64_t first = first_computed(sequence.known_tokens(), std::ssize(wanted.token_ids));
+  const std::int64_t first = first_computed_position(sequence.known_tokens(), std::ssize(wanted.token_ids));
   return first / shape_.block_size < std::ssize(sequence.blocks) &&
          pool_.reference_count(sequence.blocks.back()) > 1;
 }
@@ -122,7 +122,7 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
     tail = copy;
   }
   plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(sequence.known_tokens()));
-  while (std::ssize(sequence.blocks) < shape_.blocks_for(plan.context_len.back())) {
+  while (std::ssize(sequence.blocks) < shape_.blocks_for(std::ssize(wanted.token_ids))) {
     sequence.blocks.push_back(pool_.allocate());
     plan.fresh_blocks.push_back(sequence.blocks.back());
   }
@@ -131,11 +131,11 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
   update_counters(plan);
-  // `store` reads the evicted blocks' contents in the pool's index; `settle` erases them there.
+  // 1. `store` before the pool's `settle`, which erases the contents of evicted blocks that `store` reads.
+  // 2. That `settle` before `publish`: a block that comes back may lie where an evicted one lay.
+  // 3. `publish` before the host tier's `settle`, which erases the contents that `publish` reads.
   host_.store(plan.swaps_out, pool_.index());
   pool_.settle();
-  // A block that comes back may lie where an evicted one lay. `publish` reads its content in the host tier's
-  // index; `settle` erases it there.
   for (const auto& [host_block, block] : plan.swaps_in)
     pool_.publish(block, host_.content(host_block), host_.token_ids(host_block));
   host_.settle(plan.swaps_in);
@@ -153,7 +153,7 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-    if (findable(block)) continue;  // it was full before: only its last token was computed, for the logits
+    if (findable(block)) continue;  // published before; its last token was computed again, for the logits
     const BlockParent parent =
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)
                : pool_.index().as_parent(sequence.blocks[static_cast<std::size_t>(n - 1)]);
@@ -204,7 +204,7 @@ void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
   const auto [added, is_new] = sequences_.try_emplace(child);
   if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");
   Sequence& copy = added->second;
-  // The assignment keeps this room for a block more. Without it the child's first token would move the list.
+  // Assignment keeps a vector's capacity: so the child's first token reallocates nothing.
   copy.token_ids.reserve(original.token_ids.size() + static_cast<std::size_t>(shape_.block_size));
   copy = original;
   copy.cached_tokens = copy.length;  // the child has computed nothing

@@ -36,11 +36,10 @@ struct SharingSettings {
 /// the pool takes it for something else.
 class PrefixCachingManager final : public KvManager {
  public:
-  /// The watermark is step 3's: `blocks / 100` stay free when a sequence is admitted beside others.
+  /// All blocks are free. The watermark is step 3's, `shape.watermark()`.
   explicit PrefixCachingManager(const PagedShape& shape, SharingSettings settings = {})
       : shape_(shape),
         settings_(std::move(settings)),
-        watermark_(shape.blocks / 100),
         pool_(shape.blocks, shape.block_size),
         host_(settings_.host_blocks, shape.block_size) {}
 
@@ -75,7 +74,7 @@ class PrefixCachingManager final : public KvManager {
   /// Tokens that a new sequence of these `token_ids` and this `salt` would find. Changes nothing, not even
   /// the order of eviction.
   [[nodiscard]] std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
-    return find(token_ids, salt_or_default(salt)).tokens;
+    return look_up(token_ids, salt_or_default(salt)).tokens;
   }
 
   // For tests
@@ -109,9 +108,8 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
   };
 
-  /// The pinned sequence, as it was when it was pinned. `capacity_for` may run while another thread changes
-  /// `sequences_`, so it reads the copies here. `find` runs on the manager's thread and reads the sequence in
-  /// `sequences_`: it needs the block table too.
+  /// The pinned sequence, as it was when it was pinned. A copy, for `capacity_for`, which another thread may
+  /// call. `look_up` does not use these tokens: it reads the sequence itself.
   struct Pinned {
     std::int32_t id;
     std::vector<std::int32_t> token_ids;
@@ -131,14 +129,15 @@ class PrefixCachingManager final : public KvManager {
   std::string_view salt_or_default(std::string_view salt) const {
     return salt.empty() ? settings_.salt : salt;
   }
-  /// What first blocks under `salt` follow. Nothing: no block can be found under it (see kNoSalt).
+  /// What first blocks under `salt` follow. Nothing: the salt is unknown or the prefix cache is off, so no
+  /// block can be found.
   std::optional<BlockParent> root_of(std::string_view salt) const {
     return settings_.prefix_cache ? salts_.find(salt) : std::nullopt;
   }
   PrefixFinder finder(const PinnedPrefix& pinned = {}) const {
     return {pool_, host_, pinned, settings_.hash_bits};
   }
-  PrefixHits find(std::span<const std::int32_t> token_ids, std::string_view salt) const;
+  PrefixHits look_up(std::span<const std::int32_t> token_ids, std::string_view salt) const;
   /// The sequence with this id, or an empty one.
   const Sequence& known(std::int32_t id) const {
     static const Sequence none;
@@ -164,14 +163,15 @@ class PrefixCachingManager final : public KvManager {
 
   PagedShape shape_;
   SharingSettings settings_;
-  std::int64_t watermark_;
   SharedBlockPool pool_;
   HostTier host_;
   Salts salts_;
   std::unordered_map<std::int32_t, Sequence> sequences_;
   std::optional<Pinned> pinned_;
   CountersReport counters_;
-  std::vector<Change> changes_;  // [sequences of the open plan]; empty: no plan is open
+  // One per entry of the open plan's work, in its order; also how the parts of `plan` reach the sequence.
+  // Empty: no plan is open.
+  std::vector<Change> changes_;
 };
 
 }  // namespace kvcache

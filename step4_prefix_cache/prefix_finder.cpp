@@ -43,7 +43,7 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids,
   // The pinned prefix is found by comparing all its tokens: its tail is not full and has no hash.
   const std::size_t length = pinned_.token_ids.size();
   // Shared are the tokens before the first position that is computed.
-  const std::int64_t shared = first_computed(std::ssize(pinned_.token_ids), std::ssize(token_ids));
+  const std::int64_t shared = first_computed_position(std::ssize(pinned_.token_ids), std::ssize(token_ids));
   if (shared > hits.tokens && token_ids.size() >= length &&
       std::ranges::equal(token_ids.first(length), pinned_.token_ids)) {
     const std::int64_t blocks = (shared + pool_.index().block_size() - 1) / pool_.index().block_size();
@@ -52,10 +52,13 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids,
   return hits;
 }
 
+/// Block by block to the first that is nowhere: the pool first, then the host tier.
 PrefixHits PrefixFinder::walk(std::span<const std::int32_t> token_ids, const BlockParent& root) const {
   const PrefixIndex& index = pool_.index();
   const std::int64_t length = std::ssize(token_ids);
-  HashChain hashes(index, token_ids, first_computed(length, length) / index.block_size(), root, hash_bits_);
+  // (length - 1) / block_size full blocks: the last token is always computed.
+  const std::int64_t blocks = first_computed_position(length, length) / index.block_size();
+  HashChain hashes(index, token_ids, blocks, root, hash_bits_);
   PrefixHits hits;
   std::uint64_t parent = root.identity;
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
@@ -127,7 +130,7 @@ std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids, std::sp
                                 std::int64_t block_size, bool prefix_cache) {
   const auto common = std::ranges::mismatch(token_ids, prefix).in1 - token_ids.begin();
   if (token_ids.empty() || (!prefix_cache && common < std::ssize(prefix))) return 0;
-  return first_computed(common, std::ssize(token_ids)) / block_size;
+  return first_computed_position(common, std::ssize(token_ids)) / block_size;
 }
 
 }  // namespace kvcache

@@ -81,8 +81,8 @@ class PrefixFinder {
   [[nodiscard]] std::vector<PrefixPlaces> find_all(std::span<const std::int32_t> token_ids,
                                                    const BlockParent& root) const;
   /// The content of a block with these ids, [block_size], after `parent`. It takes the identity of a block
-  /// that holds the same, so a block cached after either is found after both. Identity 0: no block holds the
-  /// same yet.
+  /// that holds the same, so what was cached behind one is also found behind the other. Identity 0: no block
+  /// holds the same yet.
   [[nodiscard]] BlockContent content_of(const BlockParent& parent,
                                         std::span<const std::int32_t> token_ids) const;
 

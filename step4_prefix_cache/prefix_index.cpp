@@ -46,11 +46,11 @@ std::span<const std::int32_t> PrefixIndex::token_ids(std::int32_t block) const {
 }
 
 std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t parent,
-                                              std::span<const std::int32_t> wanted) const {
+                                              std::span<const std::int32_t> ids) const {
   for (std::int32_t block = first_[bucket(hash)]; block != kNone;
        block = entries_[static_cast<std::size_t>(block)].next) {
     if (content(block).hash == hash && content(block).parent == parent &&
-        std::ranges::equal(token_ids(block), wanted)) {
+        std::ranges::equal(token_ids(block), ids)) {
       return block;
     }
   }

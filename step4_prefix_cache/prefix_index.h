@@ -11,11 +11,13 @@ namespace kvcache {
 
 /// What a full block holds. Its parent and its tokens decide its K and V: blocks with equal parents and equal
 /// tokens hold the same, and have one identity. Two different contents may have one hash, but never one
-/// identity. So a block names its parent by identity.
+/// identity.
 struct BlockContent {
   std::uint64_t hash = 0;      ///< block_hash.h: where to look
   std::uint64_t identity = 0;  ///< of this content; 0: no content
-  std::uint64_t parent = 0;    ///< the identity of the parent: a block, or a salt; 0: `kNoSalt`
+  /// The identity of the parent, a block or a salt; 0: `kNoSalt`. The parent's hash would not do: another
+  /// content may have it.
+  std::uint64_t parent = 0;
 };
 
 /// What a block follows: the block before it, or for a first block the sequence's salt.
@@ -24,9 +26,7 @@ struct BlockParent {
   std::uint64_t identity = 0;         ///< what the block's content names as its parent
 };
 
-/// What a first block follows in a sequence without a salt: nothing goes into its hash. Not the same as an
-/// empty `std::optional<BlockParent>`: then no block can be found, because the salt is unknown or the prefix
-/// cache is off.
+/// What a first block follows in a sequence without a salt: nothing goes into its hash.
 inline constexpr BlockParent kNoSalt{};
 
 /// The findable blocks of one pool. Several blocks may hold the same; each has its own entry.

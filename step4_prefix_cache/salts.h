@@ -20,8 +20,8 @@ namespace kvcache {
 /// one hash, but never one identity.
 class Salts {
  public:
-  /// What a first block under `salt` follows; `kNoSalt` for the empty salt. Nothing: the salt is unknown, so
-  /// no block can be found under it.
+  /// What a first block under `salt` follows; `kNoSalt` for the empty salt. An empty std::optional is not
+  /// `kNoSalt`: the salt is unknown, so no block can be found under it.
   [[nodiscard]] std::optional<BlockParent> find(std::string_view salt) const;
   /// The same for a first block that is about to be published; an unknown salt gets an identity. Clients
   /// choose their salts, so there is a limit: twice the number of blocks in `pool` and `host`. At the limit

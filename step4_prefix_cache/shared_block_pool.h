@@ -46,8 +46,8 @@ namespace kvcache {
 /// cached, and `release` begins at the tail.
 ///
 /// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
-/// changes are made while no plan is open; all but `share` check that. A broken precondition throws
-/// std::logic_error that names the block.
+/// changes are made while no plan is open. A broken precondition throws std::logic_error that names the
+/// block.
 class SharedBlockPool {
  public:
   /// All blocks are free.

@@ -1,7 +1,7 @@
 /// @file
 /// One forward pass as integers: which tokens go through the model, at which positions they stand, and in
 /// which slots their keys and values are kept. A manager writes it; the transformer and a store read it.
-/// Chapters: steps 1 to 4.
+/// `add_slots` works out the slots. Chapters: steps 1 to 4.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace kvcache {
 
 /// The first position that is computed of a sequence of `length` tokens, if the first `known` of them have K
 /// and V. The last token is always computed: its K and V may be kept, but the logits after it never are.
-inline std::int64_t first_computed(std::int64_t known, std::int64_t length) {
+inline std::int64_t first_computed_position(std::int64_t known, std::int64_t length) {
   return std::min(known, length - 1);
 }
 
@@ -49,7 +49,7 @@ struct PassPlan {
   void add(std::int32_t sequence, std::span<const std::int32_t> token_ids, std::int32_t first) {
     if (row_begin.empty()) row_begin.push_back(0);
     const auto length = static_cast<std::int32_t>(token_ids.size());
-    first = static_cast<std::int32_t>(first_computed(first, length));
+    first = static_cast<std::int32_t>(first_computed_position(first, length));
     sequences.push_back(sequence);
     context_len.push_back(length);
     for (std::int32_t position = first; position < length; ++position) {
