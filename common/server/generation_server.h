@@ -1,5 +1,6 @@
 /// @file
 /// An engine behind HTTP: what each address answers, and that a request is cancelled when its client leaves.
+/// SIGTERM or SIGINT ends the server in order: `GenerationServer::end`.
 /// The answer 429 is sent here; waiting_line.h computes its Retry-After. Worker threads read requests and ask
 /// the engine for its status, so the server's own thread never waits. Described in docs/serving.md.
 #pragma once
@@ -15,6 +16,7 @@
 
 #include "common/engine/engine_thread.h"
 #include "common/server/generate_request.h"
+#include "common/server/http_limits.h"
 #include "common/server/http_server.h"
 #include "common/server/waiting_line.h"
 

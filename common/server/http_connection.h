@@ -1,6 +1,6 @@
 /// @file
 /// One client of the server: reads its requests, one after the other, and writes the answers. The limits and
-/// timeouts of HttpLimits (http_server.h) are enforced here, with the answers 408, 413 and 431. A read is
+/// timeouts of HttpLimits (http_limits.h) are enforced here, with the answers 408, 413 and 431. A read is
 /// always pending, even while an answer is in the making, so a client that goes away is noticed at once.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "common/server/http_limits.h"
 #include "common/server/http_server.h"
 
 namespace kvcache {

@@ -1,6 +1,6 @@
 /// @file
 /// From a parsed HTTP message to a request: its path, host and origin. Limits of size and time are elsewhere:
-/// their numbers in http_server.h (HttpLimits), their checks in http_connection.cpp. The JSON of a body is
+/// their numbers in http_limits.h, their checks in http_connection.cpp. The JSON of a body is
 /// read in generate_request.cpp and openai.cpp.
 #pragma once
 

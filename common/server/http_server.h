@@ -1,6 +1,7 @@
 /// @file
 /// HTTP on one thread: connections, their limits and timeouts, and answers whole or in parts. All limits are
-/// in HttpLimits below; http_connection.cpp enforces them. A handler (generation_server.h) makes the answers;
+/// in http_limits.h; http_connection.cpp enforces them. SIGTERM and SIGINT arrive here (`on_signal`), and
+/// connections end here (`end_when_answered`, `end`). A handler (generation_server.h) makes the answers;
 /// models are unknown here. Described in docs/serving.md.
 #pragma once
 
@@ -15,20 +16,9 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache {
+#include "common/server/http_limits.h"
 
-/// The limits of clients.
-struct HttpLimits {
-  std::size_t header_bytes = 16 << 10;      ///< of one request; more: 431
-  std::size_t body_bytes = 1 << 20;         ///< of one request; more: 413
-  std::size_t unsent_bytes = 64 << 10;      ///< of a stream that wait; beyond, its sender joins parts
-  int socket_bytes = 64 << 10;              ///< of an answer that wait in the system
-  std::size_t connections = 256;            ///< open at a time
-  std::chrono::milliseconds read{10'000};   ///< from the first byte of a request to its last; more: 408
-  std::chrono::milliseconds idle{20'000};   ///< between requests
-  std::chrono::milliseconds write{20'000};  ///< for a client to take some of what is ready
-  std::chrono::milliseconds linger{1'000};  ///< for a client to read the last answer before the end
-};
+namespace kvcache {
 
 /// One whole request.
 struct HttpRequest {

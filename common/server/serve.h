@@ -13,8 +13,9 @@ namespace kvcache {
 /// the Hugging Face hub, models--ORG--NAME/snapshots/HASH, it is ORG/NAME.
 std::string served_name(const std::filesystem::path& folder);
 
-/// Serves until SIGTERM or SIGINT. The server takes its port first, and answers 503 while the model is being
-/// loaded. When the model is loaded, one line on stdout gives the address.
+/// Serves until SIGTERM or SIGINT; then GenerationServer::end ends the server in order. The server takes its
+/// port first, and answers 503 while the model is being loaded. When the model is loaded, one line on stdout
+/// gives the address.
 /// @return 0
 /// @throws what loading throws; RunError for a port that is taken or not allowed, and when the engine has
 /// failed.

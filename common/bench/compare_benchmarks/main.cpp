@@ -1,7 +1,8 @@
 /// @file
 /// `compare_benchmarks [--keep FOLDER] FILE.json ...`: prints the results of the steps' benchmark programs
-/// side by side (benchmark_table.h). Several files of one step are its rounds. With `--keep`, the rounds of
-/// each step are put together as FOLDER/STEP.json after the table is printed: all of these files, or none.
+/// side by side (benchmark_table.h): rounds of one run, step beside step; two runs are never compared.
+/// Several files of one step are its rounds. With `--keep`, the rounds of each step are put together as
+/// FOLDER/STEP.json after the table is printed: all of these files, or none.
 #include <filesystem>
 #include <fstream>
 #include <string_view>
