@@ -23,7 +23,7 @@
 /// 1. The host cuts: `split_length` (attention_work.h) says how many positions a part has, and
 ///    `add_decode_tiles` (attention.cpp) lists the parts.
 /// 2. `attention_tiles` or `attention_mma_decode` computes a part: one thread block per part and KV head.
-/// 3. The thread block that finishes last merges all parts (`merge_parts` in attention_parts.cuh).
+/// 3. The thread block that finishes last merges all parts (`merge_parts` in attention_merge.cuh).
 #pragma once
 
 #include <cstdint>

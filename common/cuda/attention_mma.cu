@@ -6,8 +6,8 @@
 /// A decoding row longer than 256 positions comes to attention_mma_decode in parts, one thread block each:
 /// the host has cut it (`split_length` in attention_work.h), and `merge_parts` makes the row of them.
 /// Chapter: step3_paged/README.md.
+#include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma.cuh"
-#include "common/cuda/attention_parts.cuh"
 
 namespace kvcache::cuda {
 namespace {

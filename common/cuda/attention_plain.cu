@@ -3,7 +3,7 @@
 /// the numbers of a head. It is right for every number type and head_dim, and slow: every query head reads K
 /// and V again, each position waits for a sum over the warp, and long rows are not cut. Chapter:
 /// step3_paged/README.md.
-#include "common/cuda/attention_parts.cuh"
+#include "common/cuda/attention_merge.cuh"
 
 namespace kvcache::cuda {
 namespace {

@@ -6,7 +6,7 @@
 /// A decoding row longer than 256 positions comes here in parts, one thread block each: the host has cut it
 /// (`split_length` in attention_work.h), `write` stores a part, and `merge_parts` makes the row of them.
 /// Chapter: step3_paged/README.md.
-#include "common/cuda/attention_parts.cuh"
+#include "common/cuda/attention_merge.cuh"
 
 namespace kvcache::cuda {
 namespace {

@@ -1,7 +1,6 @@
 /// @file
-/// The limits of the server's clients, as numbers. http_connection.cpp checks what one client sends and takes,
-/// with the answers 408, 413 and 431; http_server.cpp checks how many are connected. Described in
-/// docs/serving.md.
+/// The limits of the server's clients, as numbers. http_connection.cpp checks those of one client, with the
+/// answers 408, 413 and 431; http_server.cpp checks how many are connected. Described in docs/serving.md.
 #pragma once
 
 #include <chrono>

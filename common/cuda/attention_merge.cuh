@@ -1,6 +1,7 @@
 /// @file
-/// What the attention kernels share: where a query and a K or V row lie, and how the parts of a row that
-/// several thread blocks (or warps) computed are merged (`merge_parts`). Chapter: step3_paged/README.md.
+/// The merge of a row's parts, which several thread blocks (or warps) computed: `merge_parts`. The cut:
+/// attention.cpp. First what all attention kernels share: where a query and a K or V row lie. Chapter:
+/// step3_paged/README.md.
 #pragma once
 
 #include "common/cuda/attention_work.h"
