@@ -290,8 +290,12 @@ function inCache(state, id) {
   return Math.max(sequenceOf(state, id).length, wanted ? wanted.first : 0)
 }
 
-/** A block as it is drawn. A slot of it is stored, planned (the pass that writes it has not run), or empty. */
+/**
+ * A block as it is drawn. A slot of it is stored, planned (what computes, copies or brings back its token is not queued
+ * yet), or empty.
+ */
 function blockView(state, block) {
+  const present = isFilledByPlan(state, block) ? "planned" : "stored"
   const owners = holders(state, block)
   const cached = owners.length === 0 && state.contents[block] !== null
   const tokens = upcomingTokens(state, block)
@@ -301,7 +305,7 @@ function blockView(state, block) {
   const longest = owners.find(({ index, sequence }) => sequence.tokens.length - start(index) === known)
   const slots = Array.from({ length: state.blockSize }, (_, offset) => {
     if (cached) return { is: "stored", token: tokens[offset] }
-    if (offset < stored && tokens[offset]) return { is: "stored", token: tokens[offset] }
+    if (offset < stored && tokens[offset]) return { is: present, token: tokens[offset] }
     if (offset < known) return { is: "planned", token: longest.sequence.tokens[start(longest.index) + offset] }
     return { is: "empty" }
   })
@@ -313,6 +317,12 @@ function blockView(state, block) {
     references: state.references[block],
     content: state.contents[block],
   }
+}
+
+/** Whether the outstanding plan copies something into a block, or brings it back from the host tier. */
+function isFilledByPlan(state, block) {
+  const { copies = [], swaps_in: broughtBack = [] } = state.outstanding || {}
+  return [...copies, ...broughtBack].some(([, to]) => to === block)
 }
 
 /** The tokens that a block holds, or will hold when the outstanding plan has moved what it moves. */

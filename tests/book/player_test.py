@@ -230,6 +230,17 @@ class PlayerTest(unittest.TestCase):
         marks = self.browser.run("return [...document.querySelectorAll('.cell .mark')].map((mark) => mark.textContent)")
         self.assertEqual(marks, ["hit", "hit", "new"])
 
+    def test_what_a_plan_copies_or_brings_back_is_drawn_as_planned_until_its_pass_is_queued(self):
+        drawn = """return arguments[0].map((block) =>
+            [...document.querySelectorAll(`.cell[data-block="${block}"] .slots > i`)].map((slot) => slot.className))"""
+        for trace, moment, kept, filled in [("fork", 5, [0], [1, 2]), ("eviction", 13, [], [0, 1, 2])]:
+            with self.subTest(trace=trace):
+                self.open(f"?trace={trace}&at={moment}")
+                self.assertTrue(all("stored" in slots for slots in self.browser.run(drawn, kept)))
+                self.assertFalse(any("stored" in slots for slots in self.browser.run(drawn, filled)))
+                self.press(RIGHT)
+                self.assertTrue(all("stored" in slots for slots in self.browser.run(drawn, kept + filled)))
+
     def test_traces_side_by_side_go_pass_by_pass(self):
         self.open("?trace=requests")
         self.assertEqual(self.browser.run("return player.panels.length"), 3)
