@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+import book_index
 from github_markdown import Converter
 from pages import ROOT, all_pages
 
@@ -25,7 +26,8 @@ MATHJAX_PARTS = ["MathJax.js", "extensions", "jax/element", "jax/input/TeX",
 
 STYLES = [THEME / "doxygen-awesome.css", THEME / "doxygen-awesome-sidebar-only.css",
           THEME / "doxygen-awesome-sidebar-only-darkmode-toggle.css", HERE / "site.css"]
-SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js"]
+SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js",
+           HERE / "book_search.js"]
 
 
 def main():
@@ -79,6 +81,8 @@ def build(work):
     (work / "layout.xml").write_text(layout(chapters, others), encoding="utf-8")
     run_doxygen(work, markdown)
     mend_search(work / "html" / "search" / "search.js")
+    mend_navigation(work / "html")
+    (work / "html" / "search" / "book.js").write_text(book_index.script(chapters + others), encoding="utf-8")
     keep_listings_wide(work / "html" / STYLES[0].name)
     for part in MATHJAX_PARTS:
         for source in MATHJAX.glob(part):
@@ -87,6 +91,8 @@ def build(work):
                     ignore=lambda folder, names: [name for name in names if name.endswith(".py")])
     for image in converter.images:
         copy_to(ROOT / image, work / "html" / "images" / image)
+    for record in converter.records:
+        copy_to(ROOT / record, work / "html" / "records" / record)
 
 
 def mend_search(script):
@@ -100,6 +106,24 @@ def mend_search(script):
     field = 'parent.document.getElementById("MSearchField").focus()'
     text = text.replace(field, 'parent.postMessage("focus search","*")')
     script.write_text(text, encoding="utf-8")
+
+
+def mend_navigation(site):
+    """Leads from the values of an enumeration, where they have no comment and so no place, to the enumeration.
+
+    The place of a value is named by 33 letters for its enumeration and 33 for itself.
+    """
+    place = re.compile(r'"([^"/#]+[.]html)#(a[0-9a-f]{32})(a[0-9a-f]{32})"')
+    texts = {}
+
+    def mended(link):
+        text = texts.setdefault(link[1], (site / link[1]).read_text(encoding="utf-8"))
+        return link[0] if f'id="{link[2]}{link[3]}"' in text else f'"{link[1]}#{link[2]}"'
+
+    for script in site.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        if place.search(text):
+            script.write_text(place.sub(mended, text), encoding="utf-8")
 
 
 def keep_listings_wide(style):
@@ -135,7 +159,8 @@ def run_doxygen(work, markdown):
     scripts = "".join(f'<script src="$relpath^{script.name}"></script>\n' for script in SCRIPTS)
     header.write_text(header.read_text(encoding="utf-8").replace("</head>", scripts + "</head>"), encoding="utf-8")
     mathjax = work / "mathjax.js"
-    mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n', encoding="utf-8")
+    mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n'
+                       'MathJax.Hub.Register.StartupHook("End", () => watchEdges());\n', encoding="utf-8")
     settings = [
         "@INCLUDE = docs/Doxyfile",
         f"OUTPUT_DIRECTORY = {quoted(work)}",
