@@ -427,7 +427,7 @@ function describe(trace, moment) {
   const words = {
     plan: planWords,
     commit: commitWords,
-    abort: () => "The plan is taken back. Everything is as before it.",
+    abort: () => "The plan is taken back. The cache is as it was before the plan.",
     free: freeWords,
     fork: forkWords,
     pin: pinWords,
@@ -454,29 +454,31 @@ function planWords(event, before, trace) {
   sentences.push(...evictionWords(event, before))
   if (event.swaps_in) {
     const [hosts, blocks] = columns(event.swaps_in)
-    const hold = agree(hosts, "holds", "hold")
-    sentences.push(`What ${hostBlocksNamed(hosts)} ${hold} will come back as ${blocksNamed(blocks)}.`)
+    sentences.push(`${contentsOf(hostBlocksNamed(hosts), hosts)} will come back to ${blocksNamed(blocks)}.`)
   }
   for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
 }
 
-/** What the pass will do with the evicted. A plan changes no memory, so this is said of what is to come. */
+function contentsOf(named, blocks) {
+  return `The ${agree(blocks, "content", "contents")} of ${named}`
+}
+
+/** What the pass will do with evicted blocks. A plan changes no memory, so the sentences speak of the future. */
 function evictionWords(event, before) {
   const sentences = []
   const [moved, hosts] = columns(event.swaps_out || [])
   const lost = (event.evicted || []).filter((block) => !moved.includes(block))
   if (moved.length > 0) {
-    const hold = agree(moved, "holds", "hold")
-    sentences.push(`What ${blocksNamed(moved)} ${hold} for later will move to ${hostBlocksNamed(hosts)}.`)
+    sentences.push(`${contentsOf(blocksNamed(moved), moved)} will move to ${hostBlocksNamed(hosts)}.`)
   }
   const dropped = hosts.filter((host) => before.host[host] && !isKeptBy(event, before, before.host[host]))
   if (dropped.length > 0) {
-    sentences.push(`What ${hostBlocksNamed(dropped)} ${agree(dropped, "holds", "hold")} now will be dropped.`)
+    sentences.push(`${contentsOf(hostBlocksNamed(dropped), dropped)} will be dropped.`)
   }
   const gone = lost.filter((block) => !isKeptBy(event, before, before.contents[block]))
   if (gone.length > 0) {
-    sentences.push(`What ${blocksNamed(gone)} ${agree(gone, "holds", "hold")} for later will be evicted, and is lost.`)
+    sentences.push(`${contentsOf(blocksNamed(gone), gone)} will be evicted and lost.`)
   }
   return sentences
 }
@@ -525,7 +527,7 @@ function copyWords(from, to, event) {
   const tables = event.changes.tables || {}
   const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
   const name = letter(writer.sequence)
-  return `${name} is about to write to block ${from}, which others hold too: it will get a copy, block ${to}.`
+  return `${name} will write to block ${from}, which other sequences share. The pass copies it to block ${to} first.`
 }
 
 function commitWords({ sequences, changes }, before) {
@@ -542,18 +544,18 @@ function freeWords({ sequence, reason, changes }, before, { isFlat }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
-    stop: `${name} has said its last word.`,
-    capacity: isFlat ? `The reservation of ${name} is full: it ends with what it has.`
-      : `${name} cannot grow, and nobody could give way: it ends with what it has.`,
-    error: `${name} has logits that are not finite: what it computed is forgotten.`,
-    preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
+    stop: `${name} has chosen a stop token.`,
+    capacity: isFlat ? `The reservation of ${name} is full: ${name} ends with the tokens it has.`
+      : `${name} cannot grow, and no other sequence can be preempted: ${name} ends with the tokens it has.`,
+    error: `${name} has logits that are not finite: its blocks are freed, and their contents cannot be found.`,
+    preempted: `${name} is preempted, so that an older sequence can go on. Its tokens will be computed again.`,
   }
   const references = Object.entries(changes.references || {})
   const given = references.filter(([, count]) => count === 0).map(([block]) => block)
   const shared = references.filter(([, count]) => count > 0).map(([block]) => block)
   const sentences = [why[reason] || `${name} ends (${reason}).`]
   if (given.length > 0) sentences.push(`${capital(blocksNamed(given, isFlat))} ${agree(given, "goes", "go")} back.`)
-  if (shared.length > 0) sentences.push(`Others still need ${blocksNamed(shared)}.`)
+  if (shared.length > 0) sentences.push(`Other sequences still hold ${blocksNamed(shared)}.`)
   return sentences.join(" ")
 }
 
@@ -562,7 +564,7 @@ function forkWords({ parent, child }) {
 }
 
 function pinWords({ sequence }) {
-  return `${letter(sequence)} is pinned: it stays, as a prefix for those that begin with it.`
+  return `${letter(sequence)} is pinned: its blocks stay, for prompts that begin with the same tokens.`
 }
 
 function refuseWords({ sequences }, before, { isFlat }) {
