@@ -1,4 +1,4 @@
-// From the lines of a trace to what the cache held after each of them, and to words. Nothing here touches the page.
+// Turns the lines of a trace into the state of the cache after each line, and into words. No function touches the page.
 // The lines are described in docs/trace.md.
 "use strict"
 
@@ -240,7 +240,7 @@ function checkState(state) {
   })
 }
 
-/** The last line says what the run's report says. In step 2 that has no blocks. */
+/** The last line repeats counts of the run's report. The report of step 2 has no blocks. */
 function checkEnd(state, event) {
   const blocks = countBlocks(state)
   const hasBlocks = Object.values(event.blocks).some((count) => count > 0)
@@ -274,7 +274,7 @@ function takenBlocks(event) {
   return [...filled, ...(event.fresh || [])]
 }
 
-/** Who holds a block, and at which place of their tables. */
+/** The sequences that hold a block, and its place in their tables. */
 function holders(state, block) {
   const found = []
   for (const [id, sequence] of state.sequences) {
@@ -355,7 +355,7 @@ function touched(event) {
   return marks
 }
 
-/** The findable contents as a forest: who follows whom. A content may lie in several blocks, or in the host tier. */
+/** The findable contents as a forest: which follows which. A content may lie in several blocks, or in the host tier. */
 function hashForest(state) {
   const nodes = new Map() // identity -> node
   const add = (content, place) => {

@@ -4,7 +4,7 @@
 const MOST_HITS = 8
 const LONGEST_EXCERPT = 130 // characters
 
-/** What a reader typed as patterns: the whole, and word by word. Words are found at their beginning, so as plurals too. */
+/** The typed words as patterns: as a whole, and each by itself. A pattern fits the beginning of a word, so plurals too. */
 function patternsOf(query) {
   const words = query.toLowerCase().match(/[\p{L}\p{N}_]+/gu)
   if (!words) return null

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds the site: `python3 docs/site/build.py build/docs` makes build/docs/html. `./steps docs` calls it.
 
-Doxygen reads the sources as they are and the Markdown as github_markdown.py makes it. The theme and MathJax are copied
-from their Debian packages, so that the site asks the network for nothing. Any warning is an error, and then the site
-that was there before stays.
+Doxygen reads the sources through sources.sed, and the Markdown as github_markdown.py rewrites it. The theme and MathJax
+are copied from their Debian packages, so the site needs no network. Every warning is an error; after an error the site
+of the last build stays.
 """
 import os
 import re
@@ -47,7 +47,7 @@ def main():
 
 
 def missing_package():
-    """What is needed and not there, in words; None if all is."""
+    """The first package that is missing, in words; None if all are there."""
     for needed, package in [(THEME, "doxygen-awesome-css"), (MATHJAX, "libjs-mathjax")]:
         if not needed.is_dir():
             return f"{needed} is missing; install the package {package}, or let ./steps docs do it"
@@ -98,8 +98,8 @@ def build(work):
 def mend_search(script):
     """Lets the results of a search ask their page to close or focus it.
 
-    In Doxygen 1.9.4 they lie in a frame and reach into the page, which browsers forbid for files. site.js hears the
-    messages. Newer versions have no frame.
+    In Doxygen 1.9.4 the results lie in a frame and call functions of the page, which browsers forbid for files. So the
+    frame sends messages, and site.js calls the functions. Newer versions have no frame.
     """
     text = script.read_text(encoding="utf-8")
     text = text.replace("parent.searchBox.CloseResultsWindow()", 'parent.postMessage("close search","*")')
@@ -174,7 +174,7 @@ def run_doxygen(work, markdown):
         f"HTML_EXTRA_FILES = {quoted(*SCRIPTS)}",
     ]
     newer = version(doxygen("--version")) >= (1, 9, 5)
-    # The theme brings the dark colours. Graphs let them shine through; newer versions do so unasked.
+    # The theme has dark colours, so graphs must be transparent. They are by default in newer versions.
     settings.append("HTML_COLORSTYLE = LIGHT" if newer else "DOT_TRANSPARENT = YES")
     doxygen("-", settings="\n".join(settings))
 
@@ -188,7 +188,7 @@ def version(text):
 
 
 def doxygen(*arguments, settings=""):
-    """Runs Doxygen at the top of the repository and returns what it prints. Whatever it complains about is an error."""
+    """Runs Doxygen at the top of the repository and returns its output. Every warning is an error."""
     ran = subprocess.run(["doxygen", *map(str, arguments)], cwd=ROOT, input=settings, text=True, capture_output=True,
                          env={**os.environ, "LC_ALL": "C.UTF-8"})
     if ran.returncode != 0 or ran.stderr.strip():

@@ -1,7 +1,7 @@
-"""GitHub-flavoured Markdown made into what Doxygen reads.
+"""Rewrites GitHub's Markdown as Doxygen's.
 
-The two differ in formulas, in the names of headings, in what a link may point to, in the languages of code, and in the
-characters that mean something: Doxygen takes @, \\, # and % for its own.
+The two differ in formulas, in the anchors of headings, in the targets of links, in the languages of code, and in
+special characters: Doxygen reads @, \\, # and % as its own.
 """
 import html
 import math
@@ -13,7 +13,7 @@ from pages import FENCE, GLOSSARY, GLOSSARY_WORD, HEADING, ROOT, lines_of, plain
 
 # Languages that Doxygen colours. In any other it would look for C++.
 COLOURED = {"cpp": "cpp", "c++": "cpp", "cuda": "cpp", "python": "py", "py": "py"}
-OTHERS = "What others do"  # a section whose names are other projects', though they may sound like ours
+OTHERS = "What others do"  # in this section names belong to other projects: no links
 PLAYER = "player/index.html"  # in docs/ and on the site
 SOURCES = (".h", ".cpp", ".cu", ".cuh")  # the files that have a page of their own
 RECORDS = re.compile(r"docs/(results|plots)/.*[.](json|jsonl|txt)$")  # copied to the site as they are
@@ -37,7 +37,7 @@ INLINE = re.compile(
 
 
 def type_names():
-    """The types that headers define in a namespace, each with its full name. None that is defined twice."""
+    """The types that headers define in a namespace, with their full names. A name defined twice is left out."""
     full_names, twice = {}, set()
     for folder in ("common", "step[0-9]_*"):
         for header in (path for path in ROOT.glob(f"{folder}/**/*") if path.suffix in (".h", ".cuh")):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The book, in reading order. Everything else that is written in Markdown stands behind it, in the order of its path.
+# The book, in reading order. All other Markdown pages follow, sorted by path.
 CHAPTERS = [
     "README.md",
     "docs/usage.md",

@@ -13,7 +13,7 @@
 s/^#include <.*//
 # Nor does a switch of another library's header belong to the reference.
 /^#define KVCACHE_/!s/^#define .*//
-# What a file keeps to itself is no part of the reference.
+# An unnamed namespace is no part of the reference.
 s/^namespace {$/\/** @cond *\/ &/
 s/^}  \/\/ namespace$/} \/** @endcond *\//
 # A record that a comment names is a link to its page.
