@@ -181,7 +181,8 @@ TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
 TEST(StepBenchmarks, SayWhatTheirNumbersAreAndWhereTheyWereMade) {
   const json context = run_benchmarks("bench_step1_no_cache", "prompt:64/iter")["context"];
   const auto note = context["note"].get<std::string>();
-  for (const char* part : {"waits for the host", "those of step 1, those that gather", "first two of a run"})
+  for (const char* part :
+       {"waits for the host", "passes of step 1 and passes that gather", "first two of a run"})
     EXPECT_NE(note.find(part), std::string::npos) << part;
   EXPECT_EQ(context["processor"], processor_name("cpu"));
 }
