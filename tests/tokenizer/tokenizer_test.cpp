@@ -183,7 +183,7 @@ TEST(TokenizerFile, IsNotAbsentWhereALinkLeadsNowhere) {
     return "nothing";
   };
   std::filesystem::remove(file);
-  EXPECT_EQ(message(), file.string() + ": no such file; texts need it, --ids does without");
+  EXPECT_EQ(message(), file.string() + ": no such file; texts need it, token ids (--ids) do not");
   std::filesystem::create_symlink("gone", file);
   EXPECT_EQ(message(), file.string() + ": no such file, this is a link to gone");
 }
@@ -1176,8 +1176,8 @@ TEST(TokenizerFile, MustExist) {
     const Tokenizer tokenizer(nowhere);
     ADD_FAILURE() << "accepted";
   } catch (const InputError& error) {
-    EXPECT_EQ(error.what(),
-              (nowhere / "tokenizer.json").string() + ": no such file; texts need it, --ids does without");
+    EXPECT_EQ(error.what(), (nowhere / "tokenizer.json").string() +
+                                ": no such file; texts need it, token ids (--ids) do not");
   }
 }
 
