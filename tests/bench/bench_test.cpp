@@ -1,5 +1,5 @@
-// The benchmark programs as a script runs them: what is measured has its name and its counters, as JSON. How
-// fast anything is, is no test's business.
+// The benchmark programs as a script runs them: each benchmark has its name and its counters, as JSON. No
+// test looks at a time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

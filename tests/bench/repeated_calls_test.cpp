@@ -1,4 +1,4 @@
-// What a benchmark reports that times its calls one by one.
+// The report of a benchmark that times its calls one by one.
 #include "common/bench/repeated_calls.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// The contract of the four benchmark programs: the same names everywhere, the counters that were promised,
-// cold and warm apart, and nothing counted that did not happen. Run on a model without size; no time is
-// looked at.
+// The contract of the four benchmark programs: the same names in all four, the promised counters, cold runs
+// apart from warm ones, and no count of what did not happen. They run on a tiny model; no test looks at a
+// time.
 #include <gtest/gtest.h>
 
 #include <algorithm>

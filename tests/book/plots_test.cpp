@@ -1,5 +1,5 @@
-// The curves of docs/plots: memory as the managers account for it, times from a run of a tiny model, and
-// pictures that are drawn from whole records only.
+// The curves of docs/plots: the memory that managers account for, times of a run of a tiny model, and
+// pictures, which are drawn from complete records only.
 #include <gtest/gtest.h>
 
 #include <algorithm>

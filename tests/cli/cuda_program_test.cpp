@@ -1,4 +1,4 @@
-// The four binaries with --device cuda, as a user runs them.
+// The four programs with --device cuda, as a user runs them.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,6 +1,5 @@
-// A model in which one token is damaged, as a user runs it: on the command line and behind HTTP a prompt with
-// it ends with one line that says so, and everything else is as if it had not been there. No test waits for a
-// time.
+// A model with one damaged token, as a user runs it. On the command line and over HTTP, a prompt with this
+// token ends with one line that says so, and changes nothing else. No test waits for a time.
 #include "tests/support/damaged_model.h"
 
 #include <gtest/gtest.h>

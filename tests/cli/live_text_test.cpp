@@ -1,5 +1,5 @@
-// The texts of several sequences on a terminal: as they come, one after the other, and in the end what a file
-// would hold.
+// The texts of several sequences on a terminal appear while they are generated, one after the other. In the
+// end the terminal shows what a file would hold.
 #include "common/cli/live_text.h"
 
 #include <gtest/gtest.h>

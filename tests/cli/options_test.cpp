@@ -1,5 +1,5 @@
 /// @file
-/// The command line: what each option takes, which step has it, and the exact line for what is not right.
+/// The command line: the values of each option, the steps that have it, and the exact line for each mistake.
 
 #include "common/cli/options.h"
 

@@ -1,5 +1,5 @@
 /// @file
-/// The progress line: only on a terminal, only after a second, and nothing of it stays.
+/// The progress line appears on a terminal only, after one second, and is erased completely.
 
 #include "common/cli/progress.h"
 

@@ -1,5 +1,5 @@
 /// @file
-/// From failures to exit codes and one line on stderr.
+/// Each failure becomes an exit code and one line on stderr.
 
 #include "common/cli/run_main.h"
 

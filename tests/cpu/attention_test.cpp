@@ -1,6 +1,6 @@
-// The two rungs of attention: the plain one against results that can be worked out by hand, the fast one
-// against the plain one. And the fast one's promise: a row's bits depend on its query and on the keys and
-// values it sees, not on where they lie, who else is in the pass, or how many threads there are.
+// The two rungs of attention: the plain one against results worked out by hand, the fast one against the
+// plain one. The fast one promises more: a row's bits depend on its query and on the keys and values it sees.
+// They do not depend on where these lie, on other sequences of the pass, or on the number of threads.
 #include "common/cpu/attention.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Attention on the GPU against attention on the CPU, and its promises: the same bits wherever K and V lie and
-// whoever else is in the pass, and no effect of what lies beyond a sequence's context.
+// whatever other sequences are in the pass, and no effect of memory beyond a sequence's context.
 #include "common/cuda/attention.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Passes that are played again as CUDA graphs: when that may be, and that nothing else changes.
+// Passes that are replayed as CUDA graphs: when a pass may be replayed, and that a replay changes no result.
 #include "common/cuda/recorded_passes.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Scatter, gather and slot mapping on the GPU: each rung moves the very bytes that the CPU's functions move,
-// to where they move them, and touches nothing else.
+// Scatter, gather and slot mapping on the GPU: each rung moves the same bytes to the same places as the CPU's
+// functions, and touches nothing else.
 #include "common/cuda/scatter.h"
 
 #include <gtest/gtest.h>

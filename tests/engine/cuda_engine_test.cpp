@@ -1,6 +1,6 @@
-// The serving engine on a GPU: while the device computes a pass the host plans the next one and gives blocks
-// to others, and every answer is still that of its solo run on the CPU, in float32, in a pool for a few of
-// them.
+// The serving engine on a GPU. While the device computes a pass, the host plans the next one and gives blocks
+// to other sequences. In float32, in a pool for a few sequences, every answer is still that of its solo run
+// on the CPU.
 #include <gtest/gtest.h>
 
 #include "common/cuda/cuda_backend.h"

@@ -1,6 +1,6 @@
-// The serving engine with a model: every answer is that of its solo run, in every step's cache, whatever its
-// neighbours, chunks, preemptions and swaps; what ends or goes away frees all it held; nothing is lost.
-// SC1 and the like: shared cases of faults that users of such engines have reported.
+// The serving engine with a model, in every step's cache. Every answer is that of its solo run, whatever its
+// neighbours, chunks, preemptions and swaps. A request that ends or is cancelled frees all its memory, and no
+// event is lost. SC1 and the like: shared cases of faults that users of such engines have reported.
 #include "common/engine/engine.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// The door to the engine's thread: what many threads order at once is carried out, a full queue says so, and
-// every request is told how it ended, also when the engine is closed or fails. No test waits for a time: a
-// listener holds the engine's thread where the test wants it.
+// The door to the engine's thread. It carries out the orders of many threads, a full queue refuses, and every
+// request hears how it ended, also when the engine is closed or fails. No test waits for a time: a listener
+// holds the engine's thread where the test wants it.
 #include "common/engine/engine_thread.h"
 
 #include <gtest/gtest.h>

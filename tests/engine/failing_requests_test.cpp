@@ -1,6 +1,6 @@
-// Requests that fail in what is theirs alone, their text or their memory: each ends with "error", gives back
-// what it held, and its neighbours get the answers of their solo runs. And what a request costs while it
-// waits. No test waits for a time: allocations are counted, and made to fail, by their number or their size.
+// Requests that fail alone, by their text or their memory: each ends with "error" and gives back its memory,
+// and its neighbours get the answers of their solo runs. And the memory of a waiting request. No test waits
+// for a time: allocations are counted, and made to fail, by their number or their size.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// The policy of continuous batching without a model: who is admitted, who is preempted, who is stuck, and
-// that everything ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases of
-// faults that users of such schedulers have reported.
+// The policy of continuous batching without a model: which sequences are admitted, preempted or stuck, and
+// that every sequence ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases
+// of faults that users of such schedulers have reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Many clients at once on the shipped model, with a prompt that they share and a pool that holds the prompts
-// of some of them but not their answers, so that sequences are preempted: every surviving answer is that of
-// its solo run, nothing is lost. A soak of more and longer rounds is the server's.
+// Many clients at once on the shipped model. They share a prompt, and the pool holds the prompts of some
+// clients without their answers, so sequences are preempted. Every answer is that of its solo run, and
+// nothing is lost. server_soak.py runs more and longer rounds.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,5 +1,5 @@
-// Stop strings: where an output ends does not depend on how its text is cut into pieces, and nothing that may
-// still become a stop string is told.
+// Stop strings: an output ends at the same place however its text is cut into pieces, and no text is told
+// that may still become a stop string.
 #include "common/engine/stop_strings.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// --trace: whoever reads the lines knows all that the cache held, at every moment; and nothing else changes.
+// --trace: a reader of the lines knows all that the cache held, at every moment. The trace changes no result.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// What no manager plans: each refusal names the sequence and comes before anything is taken.
+// Work that no manager plans: each refusal names the sequence, and comes before any memory is taken.
 #include "common/kv/kv_manager.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 /// @file
-/// config.json: what is read, what is assumed where a field is absent, and what is refused by name.
+/// config.json: the fields that are read, the defaults of absent fields, and the refusals, which name the
+/// field.
 #include "common/model/config.h"
 
 #include <gmock/gmock.h>

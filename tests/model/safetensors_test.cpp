@@ -1,6 +1,5 @@
 /// @file
-/// Safetensors files, right and wrong. Whatever the bytes, a file is either refused by name or safe to read
-/// whole.
+/// Safetensors files, right and wrong. Any file is either refused by name, or safe to read whole.
 #include "common/model/safetensors.h"
 
 #include <fcntl.h>

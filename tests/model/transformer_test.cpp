@@ -1,5 +1,5 @@
-// The transformer against its formulas in double precision, for every family and shape; what a row's logits
-// may depend on; and what the number types do to them.
+// The transformer against its formulas in double precision, for every family and shape. Also which inputs a
+// row's logits may depend on, and what the number types change.
 #include "common/model/transformer.h"
 
 #include <gmock/gmock.h>

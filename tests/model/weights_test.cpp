@@ -1,6 +1,6 @@
 /// @file
-/// Loading weights: every tensor is found, checked against the configuration, kept or rounded; whatever does
-/// not fit is refused with the file and the tensor. And weights made from a seed.
+/// Loading weights: every tensor is found, checked against the configuration, and kept or rounded. A tensor
+/// that does not fit is refused with its name and file. And weights made from a seed.
 #include "common/model/weights.h"
 
 #include <gmock/gmock.h>

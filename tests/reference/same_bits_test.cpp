@@ -1,6 +1,6 @@
-// The promise that holds the steps together: a cache changes no bit. Logits and greedy ids are those of the
-// step without a cache for every block size, way to attend, batch, number of threads and preemption, on every
-// kind of model.
+// The promise that holds the steps together: a cache changes no bit. Logits and greedy ids equal those of the
+// step without a cache, for every block size, way to attend, batch, number of threads and preemption, on
+// every kind of model.
 #include <gtest/gtest.h>
 
 #include <cstring>

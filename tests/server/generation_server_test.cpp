@@ -1,6 +1,6 @@
-// A model behind HTTP: answers are those of its programs, whatever else runs; what is wrong is refused with
-// the field's name; who leaves frees what was held for him. HT*, SC*, SP*, TK*, PX*: cases from reports about
-// other servers. No test waits for a time: where it matters, the engine is held before a pass.
+// A model behind HTTP: its answers are those of its program, whatever other requests run. A mistake is
+// refused with the field's name. A client that leaves frees its memory. HT*, SC*, SP*, TK*, PX*: cases from
+// reports about other servers. No test waits for a time: where it matters, the engine is held before a pass.
 #include "common/server/generation_server.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// HTTP by itself, with a handler that knows no model: what is answered, what is refused and how, who is left
-// and when, and that a client that leaves is noticed. HT*: cases from reports about other servers.
+// HTTP alone, with a handler that knows no model: what is answered, what is refused and how, which
+// connections are closed and when, and that the server notices a client that leaves. HT*: cases from reports
+// about other servers.
 #include "common/server/http_server.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// How much memory a server makes for requests that nobody has sent yet.
+// The memory that a server reserves before any request has come.
 #include <gtest/gtest.h>
 
 #include "common/cli/machine.h"

@@ -1,5 +1,5 @@
-// --serve as a user runs it: the programs of steps 2 to 4 answer over HTTP what they print without it, say
-// where they listen, and end when they are told to.
+// --serve as a user runs it: over HTTP, the programs of steps 2 to 4 give the answers that they print without
+// it. They say where they listen, and end at a signal.
 #include "tests/support/server_program.h"
 
 #include <filesystem>

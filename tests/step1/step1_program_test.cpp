@@ -1,5 +1,4 @@
-// step1_no_cache as a user runs it: the report's numbers, and one helpful line for everything that is not
-// right.
+// step1_no_cache as a user runs it: the report's numbers, and one helpful line for each mistake.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Step 2: one reservation per sequence, each with its own length. Each mistake that is easily made here has a
-// test that is named after it.
+// Step 2: one reservation per sequence, each sequence with its own length. Mistakes that are easily made here
+// have tests named after them.
 #include "step2_flat_cache/flat_cache.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The pool of blocks: the order in which blocks are reused, and that exhaustion, a second free and a foreign
-// free are results, not accidents.
+// The pool of blocks: the order in which blocks are used again. An empty pool, a second free and a foreign
+// free have defined results.
 #include "step3_paged/block_pool.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Step 3's storage on the GPU beside that on the CPU: given the same plans, both hold the same bytes, and
-// attention has the same bits whether K and V lie in blocks, are gathered first or always lay together.
+// Step 3's storage on the GPU beside that on the CPU: after the same plans both hold the same bytes.
+// Attention has the same bits whether K and V lie in blocks, are gathered first, or lie one after the other.
 #include "step3_paged/cuda_paged_kv_store.h"
 #include "step3_paged/paged_manager.h"
 

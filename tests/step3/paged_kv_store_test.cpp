@@ -1,6 +1,6 @@
-// Step 3's storage: rows scattered to slots come back byte for byte, attention through a block table has the
-// bits of attention over keys and values that lie one after the other, and nothing that is not a sequence's
-// own is ever read.
+// Step 3's storage: rows that were scattered to slots come back byte for byte. Attention through a block
+// table has the bits of attention over keys and values that lie one after the other. It reads only the
+// sequence's own slots.
 #include "step3_paged/paged_kv_store.h"
 #include "step3_paged/paged_manager.h"
 

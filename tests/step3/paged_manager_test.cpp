@@ -1,5 +1,5 @@
-// Step 3's bookkeeping: block tables that grow when they must and only then, refusals that change nothing,
-// and nothing lost. Each mistake that is easily made here has a test that is named after it.
+// Step 3's bookkeeping: block tables grow exactly when they must, a refusal changes nothing, and no block is
+// lost. Mistakes that are easily made here have tests named after them.
 #include "step3_paged/paged_manager.h"
 
 #include <gtest/gtest.h>

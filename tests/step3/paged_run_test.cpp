@@ -1,5 +1,5 @@
-// Many sequences in one small pool, from the outside: who is preempted, that the oldest always gets on, that
-// nothing is told twice, and that every way to end gives all blocks back.
+// Many sequences in one small pool, seen from outside: which are preempted, that the oldest always gets on,
+// that no token is told twice, and that every way to end gives all blocks back.
 #include <gtest/gtest.h>
 
 #include <map>

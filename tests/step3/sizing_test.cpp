@@ -1,4 +1,4 @@
-// How large a pool is where nobody says it, and what is refused. Chapter: step3_paged/README.md.
+// The default size of a pool, and the sizes that are refused. Chapter: step3_paged/README.md.
 #include "step3_paged/sizing.h"
 
 #include <gtest/gtest.h>

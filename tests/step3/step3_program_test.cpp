@@ -1,5 +1,5 @@
 // step3_paged as a user runs it: the ids of step 1 from pools of every size down to the smallest possible,
-// what a pool costs, who waits, who is preempted, and who is refused.
+// the cost of a pool, and which sequences wait, are preempted, or are refused.
 #include <gtest/gtest.h>
 
 #include <cstdint>

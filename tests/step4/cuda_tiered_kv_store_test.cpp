@@ -1,5 +1,5 @@
-// Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte,
-// while the GPU computes and the host waits for nothing.
+// Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte
+// while the GPU computes, and the host does not wait.
 #include "step4_prefix_cache/cuda_tiered_kv_store.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which host blocks of the host tier hold what, and which one is given up next.
+// The host tier: which host block holds what, and which one is given up next.
 #include "step4_prefix_cache/host_tier.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Who owns a block, who finds it and who loses it: step 4's bookkeeping without a model. The tests of
-// SharingMistake are named after mistakes that are easily made in code like this.
+// Step 4's bookkeeping without a model: which sequences hold a block, find it, or lose it. The tests of
+// SharingMistake are named after mistakes that are easily made in such code.
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
-// Step 4's bookkeeping against a plain model of what should be true: blocks and host blocks are keyed by the
-// salt and the whole prefix that they hold, everything is a list that is searched. No hash, no identity, no
-// undo. Random operations drive both; after each one all that can be seen must be equal and the invariants
-// must hold.
+// Step 4's bookkeeping against a plain model of what should be true. The model keys blocks and host blocks by
+// the salt and the whole prefix that they hold, and searches lists; it has no hash, no identity and no undo.
+// Random operations drive both. After each one, everything visible must be equal and the invariants must
+// hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>

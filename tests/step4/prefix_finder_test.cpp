@@ -1,5 +1,5 @@
 // How much of a new sequence is found: the walk along its blocks, in the pool, the host tier and the pinned
-// prefix, and the hashes it asks for.
+// prefix, and the hashes that it needs.
 #include "step4_prefix_cache/prefix_finder.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The states of a block that sequences share, each way between them, and what the pool refuses.
+// The states of a block that sequences can share, every change between them, and what the pool refuses.
 #include "step4_prefix_cache/shared_block_pool.h"
 
 #include <gmock/gmock.h>

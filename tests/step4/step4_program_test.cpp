@@ -1,5 +1,5 @@
-// step4_prefix_cache as a user runs it: whatever is shared, evicted, copied, moved or computed again, ids and
-// logits are those of step 1, bit for bit.
+// step4_prefix_cache as a user runs it: ids and logits are those of step 1, bit for bit, whatever is shared,
+// evicted, copied, moved or computed again.
 #include <gtest/gtest.h>
 
 #include <algorithm>

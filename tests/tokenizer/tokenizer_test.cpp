@@ -1,7 +1,6 @@
 /// @file
-/// The tokenizer against what Hugging Face's library gives for the same tokenizer.json: the reference
-/// checkpoints in tests/reference, and small tokenizers made here. Expected ids and words were taken from
-/// tokenizers 0.23.3.
+/// The tokenizer against Hugging Face's library, for the same tokenizer.json: the reference checkpoints in
+/// tests/reference, and small tokenizers made here. The expected ids and words are from tokenizers 0.23.3.
 
 #include "common/tokenizer/tokenizer.h"
 
