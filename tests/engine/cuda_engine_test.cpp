@@ -92,8 +92,8 @@ TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
   EXPECT_GT(manager.counters().swaps_in, 0);
 }
 
-// Tokens of a pass are attended a few together, and those after a token have the weight 0 for it. With blocks
-// of 3 the last token of a full block and the damaged one after it are among the same few.
+// A kernel attends over a few tokens together; for a query, later tokens among them have the weight 0. With
+// blocks of 3, the last token of a full block and the damaged token after it are attended together.
 TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
   const DamagedModel damaged;
   load(damaged.path());

@@ -35,7 +35,7 @@ Output output_of(const std::vector<std::string>& stops, const std::vector<std::s
   return {text, stopped};
 }
 
-/// The rule, as plainly as can be: letter by letter, the first stop string that is complete.
+/// The rule at its plainest: letter by letter, the first stop string that is complete ends the text.
 Output by_the_rule(const std::vector<std::string>& stops, const std::string& text) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::size_t longest = 0;

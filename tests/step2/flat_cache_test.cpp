@@ -34,7 +34,8 @@ struct FlatCache {
 
 // ---- the pitfalls, by number ----
 
-// 1: with 2 layers and 3 tokens, layer 1 would start at row 3 and read three rows of zeros first.
+// 1: the length advances in every layer. With 2 layers and 3 tokens, layer 1 starts at row 3 and reads three
+// rows of zeros first.
 TEST(FlatCache, TheLengthAdvancesOncePerPassAndNotOncePerLayer) {
   MadeUpLayers layers(3, {4, 2, 8});
   layers.add(0, 8, 1);

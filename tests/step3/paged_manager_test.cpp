@@ -19,7 +19,7 @@ std::vector<std::int32_t> some_ids(std::int64_t length) {
   return ids;
 }
 
-/// A manager and one-line ways to use it; sequences are given by their length after the pass.
+/// A manager, and one-line calls of it. A sequence is given by its length after the pass.
 class Books {
  public:
   struct Length {
@@ -37,7 +37,7 @@ class Books {
     return manager.plan(work);
   }
 
-  /// False if it does not fit; else the pass is planned and committed.
+  /// Plans and commits a pass. False if it does not fit.
   bool store(const std::vector<Length>& lengths) {
     const std::optional<PassPlan> pass = plan(lengths);
     if (pass) manager.commit(*pass);
@@ -45,7 +45,7 @@ class Books {
     return pass.has_value();
   }
 
-  /// The slot that the next token of a sequence gets; the plan is taken back.
+  /// The slot that the next token of a sequence would get; the plan is aborted.
   std::int64_t next_slot(std::int32_t sequence) {
     const std::optional<PassPlan> pass = plan({{sequence, manager.length(sequence) + 1}});
     manager.abort(pass.value());

@@ -10,8 +10,7 @@
 namespace kvcache {
 namespace {
 
-/// A program in whose pool `count` requests and a pinned prefix are to fit, each request a block of one
-/// token.
+/// A program whose pool must hold `count` requests of one token and a pinned prefix.
 class PoolSize : public testing::Test {
  protected:
   PoolSize() {
