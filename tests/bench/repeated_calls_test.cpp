@@ -11,7 +11,7 @@ namespace {
 
 using Reported = benchmark::BenchmarkReporter::Run;
 
-/// Keeps what is reported.
+/// Keeps the reported runs.
 class Kept : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }

@@ -142,7 +142,7 @@ TEST_F(ALiveText, KeepsTheTextThatCameBeforeAFailure) {
   EXPECT_EQ(written(), word(0) + "\n\n");
 }
 
-// Where every sequence fails before its first id, a terminal shows what a file would hold: nothing.
+// If every sequence fails before its first id, a terminal shows nothing, as a file would hold nothing.
 TEST(LiveTextOnATerminal, IsNothingWhereEverySequenceFails) {
   if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "needs script, which makes a terminal";
   const DamagedModel damaged;

@@ -33,7 +33,7 @@ Options parse(const Words& words, Step step = Step::no_cache) {
   return parse_words(step, words).value();
 }
 
-/// The line that the words are refused with.
+/// The message with which the words are refused.
 std::string refusal(const Words& words, Step step = Step::no_cache) {
   try {
     parse_words(step, words);

@@ -50,7 +50,7 @@ class TerminalOnStderr {
   bool ready_ = false;
 };
 
-/// A clock that goes on when it is told to.
+/// A clock that a test moves on.
 class Clock {
  public:
   ProgressClock read() {
@@ -106,7 +106,7 @@ TEST(ProgressLine, IsRedrawnInPlaceAndErased) {
   EXPECT_EQ(terminal.written(), "\r\x1b[K");
 }
 
-/// Says what it was asked for.
+/// A store that notes its calls.
 class SilentStore final : public KvStore {
  public:
   void begin(const PassPlan&) override { calls += "begin "; }

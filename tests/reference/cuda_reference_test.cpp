@@ -28,7 +28,7 @@ struct Cache {
   std::unique_ptr<KvStore> store;
 };
 
-/// One way to remember keys and values on the GPU.
+/// One kind of cache on the GPU.
 struct Kind {
   const char* name;
   std::function<Cache(const ModelConfig&, DType, const cuda::Device&)> make;
@@ -164,7 +164,7 @@ TEST_P(CudaReference, Float32GivesTheGreedyIdsAndLogitsOfTheOtherImplementationI
       EXPECT_EQ(alone.output_ids, cases.greedy_ids[n]) << "case " << n;
       EXPECT_LE(distance(alone.logits, cases.logits[n]), 1e-3) << "case " << n;
     }
-    // Three at a time, and preempted now and then.
+    // Three at a time, and sometimes preempted.
     const std::span<const Request> three = std::span(cases.requests).first(3);
     const std::vector<SequenceReport> together =
         run_all(*model, kind, DType::f32, three, std::string(kind.name) == "no cache" ? 0 : 5);

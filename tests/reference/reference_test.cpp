@@ -25,7 +25,7 @@ struct Answers {
   bool rounded_rotation = false;
 };
 
-/// What a test of these answers is called when it is listed.
+/// The name of a test of these answers in a list.
 void PrintTo(const Answers& answers, std::ostream* out) {
   *out << answers.checkpoint << "/" << answers.file;
 }

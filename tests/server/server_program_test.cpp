@@ -69,7 +69,7 @@ TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
   EXPECT_EQ(served_name(std::filesystem::relative(snapshot)), "Qwen/Qwen3-0.6B");
   EXPECT_EQ(served_name(make("models--gpt2/snapshots/11c5a3d5")), "gpt2");
   EXPECT_EQ(served_name(make("models--a--b--c/snapshots/0")), "a/b--c");
-  // What only looks like one.
+  // Folders that only look like a snapshot of the hub.
   EXPECT_EQ(served_name(make("models--Qwen--Qwen3-0.6B")), "models--Qwen--Qwen3-0.6B");
   EXPECT_EQ(served_name(make("models--a--b/snapshots")), "snapshots");
   EXPECT_EQ(served_name(make("models--a--b/blobs/x")), "x");
@@ -191,7 +191,7 @@ TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-// The second comes before the first was looked at. Two of the same kind are one to the system then.
+// The second signal comes before the first is handled. The system then takes two equal signals for one.
 TEST(ServerProgram, LosesNoSecondSignalThatComesWithTheFirst) {
   for (int round = 0; round < 10; ++round) {
     ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});

@@ -13,7 +13,7 @@ using Reader = UnreadRequests::Reader;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A client that hears nothing.
+/// A client that ignores its answers.
 class Exchange final : public HttpExchange {
  public:
   Exchange() : HttpExchange({}) {}

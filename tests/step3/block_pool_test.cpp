@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// What `call` throws as a std::logic_error; "" if it does not.
+/// The message of the std::logic_error that `call` throws; "" if it throws none.
 template <typename Call>
 std::string fault_of(const Call& call) {
   try {

@@ -23,7 +23,7 @@ constexpr std::int64_t kBlockSizes[] = {1, 2, 3, 7, 16, 17, 64};
 constexpr AttentionPath kPaths[] = {AttentionPath::gather, AttentionPath::paged};
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// A store whose memory can be looked at and spoiled.
+/// A store whose memory a test can read and overwrite.
 class OpenStore : public PagedKvStore {
  public:
   OpenStore(MadeUpLayers& layers, const PagedShape& shape, DType dtype, Settings settings = {})

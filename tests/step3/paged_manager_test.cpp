@@ -152,7 +152,7 @@ TEST(PagedManager, EverySequenceOfABatchGetsSlotsInItsOwnBlocks) {
   EXPECT_EQ(plan->logits_rows, (std::vector<std::int32_t>{2, 3, 5}));
 }
 
-// 12: nobody gives the blocks back when a sequence ends, and the pool drains.
+// 12: the blocks of an ended sequence are not given back, and the pool drains.
 TEST(PagedManager, TenThousandSequencesLaterEveryBlockIsFree) {
   std::mt19937 random(12);
   Books books(9, 4);
