@@ -155,7 +155,7 @@ TEST_F(CudaProgram, APoolThatTheGpuCannotHoldIsRefused) {
                  {"the flat cache", "bytes", "free"}, Gpu::visible);
 }
 
-/// Makes a copy of a checkpoint with `vocab_size` tokens in its vocabulary, and 0 for all weights: a sparse
+/// Makes a copy of a checkpoint with `vocab` tokens in its vocabulary, and 0 for all weights: a sparse
 /// file, which takes no room on the disk.
 void save_with_vocabulary(const std::filesystem::path& checkpoint, std::int64_t vocab,
                           const std::filesystem::path& folder) {
