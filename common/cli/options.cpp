@@ -175,7 +175,7 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.prompts.emplace_back(PromptFile{some_text(given)}); }, true},
     {"--ids", "1,2,3", input, "token ids to continue; repeatable, and mixes with the two above", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
-    {"--no-special-tokens", "", input, "add no BOS or EOS to a text, for chat texts that have their own", every_step,
+    {"--no-special-tokens", "", input, "add no special tokens, as BOS, to a text that has its own", every_step,
      [](Options& options, const Given&) { options.no_special_tokens = true; }},
     {"--tokens", "N", input, "new tokens per sequence; 0 computes only the prompt (default: 64)", every_step,
      [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
