@@ -170,8 +170,8 @@ TEST(Transformer, AMistralIsALlama) {
   EXPECT_TRUE(same_bits(logits("MistralForCausalLM"), logits("LlamaForCausalLM")));
 }
 
-/// A pass reads the whole head, even where it is the table of the embedding. The one row of the embedding that it
-/// reads for each token is not counted.
+/// A pass reads the whole head, even where it is the table of the embedding. The one row of the embedding
+/// that it reads for each token is not counted.
 TEST(Transformer, APassReadsEveryWeightButTheEmbeddingAndATiedHeadOnce) {
   for (const char* family : kFamilies) {
     for (const bool tied : {false, true}) {
