@@ -28,14 +28,14 @@ void attend(const AttentionShape& shape, const KvRows& rows, const SlotMap& slot
     weights.push_back(dot / std::sqrt(static_cast<double>(shape.head_dim)));
   }
 
-  // 2. Softmax: the scores become weights that sum to 1. Without "- largest" a large score would overflow.
-  const double largest = *std::max_element(weights.begin(), weights.end());
-  double sum = 0;
+  // 2. Softmax: the scores become weights that sum to 1. Without "- top_score" a large score would overflow.
+  const double top_score = *std::max_element(weights.begin(), weights.end());
+  double weight_sum = 0;
   for (double& weight : weights) {
-    weight = std::exp(weight - largest);
-    sum += weight;
+    weight = std::exp(weight - top_score);
+    weight_sum += weight;
   }
-  for (double& weight : weights) weight /= sum;
+  for (double& weight : weights) weight /= weight_sum;
 
   // 3. Weighted sum of the values.
   for (std::int64_t d = 0; d < shape.head_dim; ++d) {

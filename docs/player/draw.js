@@ -1,4 +1,4 @@
-// Draws one trace at one moment into a panel. What is drawn comes from replay.js.
+// Draws one trace at one moment into a panel. replay.js says what the cache holds at that moment.
 "use strict"
 
 const COLOURS = 7 // of sequences, in player.css; with more sequences they repeat, and the letters tell them apart
@@ -29,7 +29,7 @@ function badge(sequence) {
   return make("b", { class: `badge ${colourOf(sequence)}` }, letter(sequence))
 }
 
-/** The letters of those who share a block. */
+/** The letters of the sequences that share a block. */
 function ownersBadge(owners) {
   if (owners.length === 1) return badge(owners[0])
   const letters = owners.map(letter)
@@ -65,7 +65,7 @@ class Panel {
     return this.cells.length > 128 ? "small" : ""
   }
 
-  /** The blocks, and beside them who refers to them and why. */
+  /** The blocks, and beside them the sequences that refer to them. */
   columns() {
     const { header, isFlat, isShared } = this.trace
     const part = (title, ...children) => make("div", { class: "part" }, make("h3", {}, title), ...children)
@@ -168,7 +168,7 @@ class Panel {
     return `${word} ${block}, ${state}${count}, ${filled} of ${slots.length} tokens`
   }
 
-  /** What stands in a block, for those who listen. */
+  /** The tokens of a block, for a screen reader. */
   textIn({ slots }) {
     const stored = slots.filter((slot) => slot.is === "stored").map((slot) => slot.token.text)
     return stored.length > 0 ? `: ${stored.join("")}` : ""
@@ -235,7 +235,7 @@ class Panel {
     this.queue.replaceChildren(chips.length > 0 ? make("ol", {}, ...chips) : none("no block is free"))
   }
 
-  /** Who follows whom: a line for each chain, a branch where texts part. */
+  /** Which content follows which: a line for each chain, a branch where texts part. */
   forest(nodes) {
     if (nodes.length === 0) return none("no block can be found")
     return make("ul", {}, ...nodes.map((node) => {
@@ -273,7 +273,7 @@ function none(words) {
   return make("p", { class: "note" }, words)
 }
 
-/** The colours of those who share a block, side by side. */
+/** The colours of the sequences that share a block, side by side. */
 function stripes(owners) {
   if (owners.length < 2) return ""
   const width = 100 / owners.length

@@ -1,4 +1,4 @@
-// From the lines of a trace to what the cache held after each of them, and to words. Nothing here touches the page.
+// Turns the lines of a trace into the state of the cache after each line, and into words. No function touches the page.
 // The lines are described in docs/trace.md.
 "use strict"
 
@@ -240,7 +240,7 @@ function checkState(state) {
   })
 }
 
-/** The last line says what the run's report says. In step 2 that has no blocks. */
+/** The last line repeats counts of the run's report. The report of step 2 has no blocks. */
 function checkEnd(state, event) {
   const blocks = countBlocks(state)
   const hasBlocks = Object.values(event.blocks).some((count) => count > 0)
@@ -274,7 +274,7 @@ function takenBlocks(event) {
   return [...filled, ...(event.fresh || [])]
 }
 
-/** Who holds a block, and at which place of their tables. */
+/** The sequences that hold a block, and its place in their tables. */
 function holders(state, block) {
   const found = []
   for (const [id, sequence] of state.sequences) {
@@ -290,8 +290,12 @@ function inCache(state, id) {
   return Math.max(sequenceOf(state, id).length, wanted ? wanted.first : 0)
 }
 
-/** A block as it is drawn. A slot of it is stored, planned (the pass that writes it has not run), or empty. */
+/**
+ * A block as it is drawn. A slot of it is stored, planned (what computes, copies or brings back its token is not queued
+ * yet), or empty.
+ */
 function blockView(state, block) {
+  const present = isFilledByPlan(state, block) ? "planned" : "stored"
   const owners = holders(state, block)
   const cached = owners.length === 0 && state.contents[block] !== null
   const tokens = upcomingTokens(state, block)
@@ -301,7 +305,7 @@ function blockView(state, block) {
   const longest = owners.find(({ index, sequence }) => sequence.tokens.length - start(index) === known)
   const slots = Array.from({ length: state.blockSize }, (_, offset) => {
     if (cached) return { is: "stored", token: tokens[offset] }
-    if (offset < stored && tokens[offset]) return { is: "stored", token: tokens[offset] }
+    if (offset < stored && tokens[offset]) return { is: present, token: tokens[offset] }
     if (offset < known) return { is: "planned", token: longest.sequence.tokens[start(longest.index) + offset] }
     return { is: "empty" }
   })
@@ -313,6 +317,12 @@ function blockView(state, block) {
     references: state.references[block],
     content: state.contents[block],
   }
+}
+
+/** Whether the outstanding plan copies something into a block, or brings it back from the host tier. */
+function isFilledByPlan(state, block) {
+  const { copies = [], swaps_in: broughtBack = [] } = state.outstanding || {}
+  return [...copies, ...broughtBack].some(([, to]) => to === block)
 }
 
 /** The tokens that a block holds, or will hold when the outstanding plan has moved what it moves. */
@@ -345,7 +355,7 @@ function touched(event) {
   return marks
 }
 
-/** The findable contents as a forest: who follows whom. A content may lie in several blocks, or in the host tier. */
+/** The findable contents as a forest: which follows which. A content may lie in several blocks, or in the host tier. */
 function hashForest(state) {
   const nodes = new Map() // identity -> node
   const add = (content, place) => {
@@ -417,7 +427,7 @@ function describe(trace, moment) {
   const words = {
     plan: planWords,
     commit: commitWords,
-    abort: () => "The plan is taken back. Everything is as before it.",
+    abort: () => "The plan is taken back. The cache is as it was before the plan.",
     free: freeWords,
     fork: forkWords,
     pin: pinWords,
@@ -444,29 +454,31 @@ function planWords(event, before, trace) {
   sentences.push(...evictionWords(event, before))
   if (event.swaps_in) {
     const [hosts, blocks] = columns(event.swaps_in)
-    const hold = agree(hosts, "holds", "hold")
-    sentences.push(`What ${hostBlocksNamed(hosts)} ${hold} will come back as ${blocksNamed(blocks)}.`)
+    sentences.push(`${contentsOf(hostBlocksNamed(hosts), hosts)} will come back to ${blocksNamed(blocks)}.`)
   }
   for (const [from, to] of event.copies || []) sentences.push(copyWords(from, to, event))
   return sentences.join(" ")
 }
 
-/** What the pass will do with the evicted. A plan changes no memory, so this is said of what is to come. */
+function contentsOf(named, blocks) {
+  return `The ${agree(blocks, "content", "contents")} of ${named}`
+}
+
+/** What the pass will do with evicted blocks. A plan changes no memory, so the sentences speak of the future. */
 function evictionWords(event, before) {
   const sentences = []
   const [moved, hosts] = columns(event.swaps_out || [])
   const lost = (event.evicted || []).filter((block) => !moved.includes(block))
   if (moved.length > 0) {
-    const hold = agree(moved, "holds", "hold")
-    sentences.push(`What ${blocksNamed(moved)} ${hold} for later will move to ${hostBlocksNamed(hosts)}.`)
+    sentences.push(`${contentsOf(blocksNamed(moved), moved)} will move to ${hostBlocksNamed(hosts)}.`)
   }
   const dropped = hosts.filter((host) => before.host[host] && !isKeptBy(event, before, before.host[host]))
   if (dropped.length > 0) {
-    sentences.push(`What ${hostBlocksNamed(dropped)} ${agree(dropped, "holds", "hold")} now will be dropped.`)
+    sentences.push(`${contentsOf(hostBlocksNamed(dropped), dropped)} will be dropped.`)
   }
   const gone = lost.filter((block) => !isKeptBy(event, before, before.contents[block]))
   if (gone.length > 0) {
-    sentences.push(`What ${blocksNamed(gone)} ${agree(gone, "holds", "hold")} for later will be evicted, and is lost.`)
+    sentences.push(`${contentsOf(blocksNamed(gone), gone)} will be evicted and lost.`)
   }
   return sentences
 }
@@ -515,7 +527,7 @@ function copyWords(from, to, event) {
   const tables = event.changes.tables || {}
   const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
   const name = letter(writer.sequence)
-  return `${name} is about to write to block ${from}, which others hold too: it will get a copy, block ${to}.`
+  return `${name} will write to block ${from}, which other sequences share. The pass copies it to block ${to} first.`
 }
 
 function commitWords({ sequences, changes }, before) {
@@ -532,18 +544,18 @@ function freeWords({ sequence, reason, changes }, before, { isFlat }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
-    stop: `${name} has said its last word.`,
-    capacity: isFlat ? `The reservation of ${name} is full: it ends with what it has.`
-      : `${name} cannot grow, and nobody could give way: it ends with what it has.`,
-    error: `${name} has logits that are not finite: what it computed is forgotten.`,
-    preempted: `${name} is preempted, so that an older sequence can go on. It will be computed again.`,
+    stop: `${name} has chosen a stop token.`,
+    capacity: isFlat ? `The reservation of ${name} is full: ${name} ends with the tokens it has.`
+      : `${name} cannot grow, and no other sequence can be preempted: ${name} ends with the tokens it has.`,
+    error: `${name} has logits that are not finite: its blocks are freed, and their contents cannot be found.`,
+    preempted: `${name} is preempted, so that an older sequence can go on. Its tokens will be computed again.`,
   }
   const references = Object.entries(changes.references || {})
   const given = references.filter(([, count]) => count === 0).map(([block]) => block)
   const shared = references.filter(([, count]) => count > 0).map(([block]) => block)
   const sentences = [why[reason] || `${name} ends (${reason}).`]
   if (given.length > 0) sentences.push(`${capital(blocksNamed(given, isFlat))} ${agree(given, "goes", "go")} back.`)
-  if (shared.length > 0) sentences.push(`Others still need ${blocksNamed(shared)}.`)
+  if (shared.length > 0) sentences.push(`Other sequences still hold ${blocksNamed(shared)}.`)
   return sentences.join(" ")
 }
 
@@ -552,7 +564,7 @@ function forkWords({ parent, child }) {
 }
 
 function pinWords({ sequence }) {
-  return `${letter(sequence)} is pinned: it stays, as a prefix for those that begin with it.`
+  return `${letter(sequence)} is pinned: its blocks stay, for prompts that begin with the same tokens.`
 }
 
 function refuseWords({ sequences }, before, { isFlat }) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds the site: `python3 docs/site/build.py build/docs` makes build/docs/html. `./steps docs` calls it.
 
-Doxygen reads the sources as they are and the Markdown as github_markdown.py makes it. The theme and MathJax are copied
-from their Debian packages, so that the site asks the network for nothing. Any warning is an error, and then the site
-that was there before stays.
+Doxygen reads the sources through sources.sed, and the Markdown as github_markdown.py rewrites it. The theme and MathJax
+are copied from their Debian packages, so the site needs no network. Every warning is an error; after an error the site
+of the last build stays.
 """
 import os
 import re
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+import book_index
 from github_markdown import Converter
 from pages import ROOT, all_pages
 
@@ -25,7 +26,8 @@ MATHJAX_PARTS = ["MathJax.js", "extensions", "jax/element", "jax/input/TeX",
 
 STYLES = [THEME / "doxygen-awesome.css", THEME / "doxygen-awesome-sidebar-only.css",
           THEME / "doxygen-awesome-sidebar-only-darkmode-toggle.css", HERE / "site.css"]
-SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js"]
+SCRIPTS = [THEME / "doxygen-awesome-darkmode-toggle.js", THEME / "doxygen-awesome-interactive-toc.js", HERE / "site.js",
+           HERE / "book_search.js"]
 
 
 def main():
@@ -45,7 +47,7 @@ def main():
 
 
 def missing_package():
-    """What is needed and not there, in words; None if all is."""
+    """The first package that is missing, in words; None if all are there."""
     for needed, package in [(THEME, "doxygen-awesome-css"), (MATHJAX, "libjs-mathjax")]:
         if not needed.is_dir():
             return f"{needed} is missing; install the package {package}, or let ./steps docs do it"
@@ -79,6 +81,8 @@ def build(work):
     (work / "layout.xml").write_text(layout(chapters, others), encoding="utf-8")
     run_doxygen(work, markdown)
     mend_search(work / "html" / "search" / "search.js")
+    mend_navigation(work / "html")
+    (work / "html" / "search" / "book.js").write_text(book_index.script(chapters + others), encoding="utf-8")
     keep_listings_wide(work / "html" / STYLES[0].name)
     for part in MATHJAX_PARTS:
         for source in MATHJAX.glob(part):
@@ -87,19 +91,39 @@ def build(work):
                     ignore=lambda folder, names: [name for name in names if name.endswith(".py")])
     for image in converter.images:
         copy_to(ROOT / image, work / "html" / "images" / image)
+    for record in converter.records:
+        copy_to(ROOT / record, work / "html" / "records" / record)
 
 
 def mend_search(script):
     """Lets the results of a search ask their page to close or focus it.
 
-    In Doxygen 1.9.4 they lie in a frame and reach into the page, which browsers forbid for files. site.js hears the
-    messages. Newer versions have no frame.
+    In Doxygen 1.9.4 the results lie in a frame and call functions of the page, which browsers forbid for files. So the
+    frame sends messages, and site.js calls the functions. Newer versions have no frame.
     """
     text = script.read_text(encoding="utf-8")
     text = text.replace("parent.searchBox.CloseResultsWindow()", 'parent.postMessage("close search","*")')
     field = 'parent.document.getElementById("MSearchField").focus()'
     text = text.replace(field, 'parent.postMessage("focus search","*")')
     script.write_text(text, encoding="utf-8")
+
+
+def mend_navigation(site):
+    """Leads from the values of an enumeration, where they have no comment and so no place, to the enumeration.
+
+    The place of a value is named by 33 letters for its enumeration and 33 for itself.
+    """
+    place = re.compile(r'"([^"/#]+[.]html)#(a[0-9a-f]{32})(a[0-9a-f]{32})"')
+    texts = {}
+
+    def mended(link):
+        text = texts.setdefault(link[1], (site / link[1]).read_text(encoding="utf-8"))
+        return link[0] if f'id="{link[2]}{link[3]}"' in text else f'"{link[1]}#{link[2]}"'
+
+    for script in site.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        if place.search(text):
+            script.write_text(place.sub(mended, text), encoding="utf-8")
 
 
 def keep_listings_wide(style):
@@ -135,7 +159,8 @@ def run_doxygen(work, markdown):
     scripts = "".join(f'<script src="$relpath^{script.name}"></script>\n' for script in SCRIPTS)
     header.write_text(header.read_text(encoding="utf-8").replace("</head>", scripts + "</head>"), encoding="utf-8")
     mathjax = work / "mathjax.js"
-    mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n', encoding="utf-8")
+    mathjax.write_text('MathJax.Hub.Config({messageStyle: "none", showMathMenu: false});\n'
+                       'MathJax.Hub.Register.StartupHook("End", () => watchEdges());\n', encoding="utf-8")
     settings = [
         "@INCLUDE = docs/Doxyfile",
         f"OUTPUT_DIRECTORY = {quoted(work)}",
@@ -149,7 +174,7 @@ def run_doxygen(work, markdown):
         f"HTML_EXTRA_FILES = {quoted(*SCRIPTS)}",
     ]
     newer = version(doxygen("--version")) >= (1, 9, 5)
-    # The theme brings the dark colours. Graphs let them shine through; newer versions do so unasked.
+    # The theme has dark colours, so graphs must be transparent. They are by default in newer versions.
     settings.append("HTML_COLORSTYLE = LIGHT" if newer else "DOT_TRANSPARENT = YES")
     doxygen("-", settings="\n".join(settings))
 
@@ -163,7 +188,7 @@ def version(text):
 
 
 def doxygen(*arguments, settings=""):
-    """Runs Doxygen at the top of the repository and returns what it prints. Whatever it complains about is an error."""
+    """Runs Doxygen at the top of the repository and returns its output. Every warning is an error."""
     ran = subprocess.run(["doxygen", *map(str, arguments)], cwd=ROOT, input=settings, text=True, capture_output=True,
                          env={**os.environ, "LC_ALL": "C.UTF-8"})
     if ran.returncode != 0 or ran.stderr.strip():

@@ -1,20 +1,23 @@
-"""GitHub-flavoured Markdown made into what Doxygen reads.
+"""Rewrites GitHub's Markdown as Doxygen's.
 
-The two differ in formulas, in the names of headings, in what a link may point to, in the languages of code, and in the
-characters that mean something: Doxygen takes @, \\, # and % for its own.
+The two differ in formulas, in the anchors of headings, in the targets of links, in the languages of code, and in
+special characters: Doxygen reads @, \\, # and % as its own.
 """
 import html
+import math
 import os
 import re
 from urllib.parse import unquote
 
-from pages import FENCE, HEADING, ROOT, lines_of, plain
+from pages import FENCE, GLOSSARY, GLOSSARY_WORD, HEADING, ROOT, lines_of, plain, word_anchor
 
 # Languages that Doxygen colours. In any other it would look for C++.
 COLOURED = {"cpp": "cpp", "c++": "cpp", "cuda": "cpp", "python": "py", "py": "py"}
-OTHERS = "What others do"  # a section whose names are other projects', though they may sound like ours
+OTHERS = "What others do"  # in this section names belong to other projects: no links
 PLAYER = "player/index.html"  # in docs/ and on the site
 SOURCES = (".h", ".cpp", ".cu", ".cuh")  # the files that have a page of their own
+RECORDS = re.compile(r"docs/(results|plots)/.*[.](json|jsonl|txt)$")  # copied to the site as they are
+SMALLEST_TEXT = 9  # pixels of a letter's height in a picture, however narrow the screen
 
 INLINE = re.compile(
     r"(?P<comment><!--.*?-->)"
@@ -34,7 +37,7 @@ INLINE = re.compile(
 
 
 def type_names():
-    """The types that headers define in a namespace, each with its full name. None that is defined twice."""
+    """The types that headers define in a namespace, with their full names. A name defined twice is left out."""
     full_names, twice = {}, set()
     for folder in ("common", "step[0-9]_*"):
         for header in (path for path in ROOT.glob(f"{folder}/**/*") if path.suffix in (".h", ".cuh")):
@@ -49,8 +52,21 @@ def type_names():
     return {name: full for name, full in full_names.items() if name not in twice}
 
 
+def readable_width(picture):
+    """The width in pixels at which the smallest text of an SVG has SMALLEST_TEXT pixels; 0 if it has no text."""
+    svg = picture.read_text(encoding="utf-8")
+    box = re.search(r'viewBox="[\d.]+[ ,]+[\d.]+[ ,]+([\d.]+)', svg)
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?[:=][^;\">]*?([\d.]+)(?:px|[;\"])", svg)]
+    return math.ceil(float(box[1]) * SMALLEST_TEXT / min(sizes)) if box and sizes else 0
+
+
+def cells_of(row):
+    """The cells of a line of a table. GitHub lets a bar divide cells in code too, unless a backslash is before it."""
+    return re.split(r"(?<!\\)\|", re.sub(r"^\||(?<!\\)\|$", "", row.strip()))
+
+
 class Converter:
-    """Converts pages, and keeps what was wrong with them and which images they show."""
+    """Converts pages, and keeps what was wrong with them and which images and records they show."""
 
     def __init__(self, chapters, others):
         self.pages = {page.path: page for page in chapters + others}
@@ -58,6 +74,7 @@ class Converter:
         self.types = type_names()
         self.problems = []  # "path: what is wrong"
         self.images = set()  # paths relative to ROOT
+        self.records = set()  # the same
 
     def convert(self, page):
         """The text of `page` for Doxygen, with links to its neighbours at the foot if it is a chapter."""
@@ -87,6 +104,10 @@ class Converter:
         for path in (text, self._relative(text)) if "." in text or "/" in text else ():
             if self._has_sources(path) and (ROOT / path).exists():
                 return f'<code>@ref {path} "{text}"</code>'
+            if path in self.pages and path != self.page.path:
+                return f'<code>@ref {self.pages[path].id} "{text}"</code>'
+            if self._is_record(path):
+                return self._record_link(path, f"`{text}`")
         if r"\|" in text:  # in a table, where Doxygen would keep the backslash
             return f"<code>{html.escape(text, quote=False)}</code>"
         # Two ticks: after a single one Doxygen takes ' for the end of a quotation. And one % it would drop.
@@ -105,7 +126,24 @@ class Converter:
         return f"{heading.group(1)} {words} {{#{name}}}"
 
     def _text(self, lines):
-        return [self._inline("\n".join(lines))] if lines else []
+        self._check_tables(lines)
+        if self.page.path != GLOSSARY:
+            return [self._inline("\n".join(lines))] if lines else []
+        # Each word of the glossary has a place, which the search leads to.
+        marked = [re.sub(r"^\| ", "| \0 ", line) if GLOSSARY_WORD.match(line) else line for line in lines]
+        places = iter([word_anchor(row[1]) for row in map(GLOSSARY_WORD.match, lines) if row])
+        return [re.sub("\0", lambda _: f"@anchor {next(places)}", self._inline("\n".join(marked)))]
+
+    def _check_tables(self, lines):
+        """A row with more cells than its table's head loses the last ones on GitHub, and ends the table here."""
+        head = None
+        for before, line in zip([""] + lines, lines):
+            if re.fullmatch(r"[-:| ]*-[-:| ]*", line) and "|" in line and "|" in before:
+                head = len(cells_of(before))
+            elif "|" not in line:
+                head = None
+            elif head and len(cells_of(line)) != head:
+                self._problem(f"a row of {len(cells_of(line))} cells in a table of {head}: {line.strip()}")
 
     def _inline(self, text):
         return INLINE.sub(self._piece, text)
@@ -124,7 +162,8 @@ class Converter:
             return self._image(found) if found["image"] else self._link(found["text"], found["target"])
         if found["picture"]:
             sources = re.compile(r'\b(src|srcset)="([^"]*)"')
-            return _raw(sources.sub(lambda s: f'{s[1]}="{self._copied(s[2])}"', found["picture"]))
+            width = max(self._readable(target) for _, target in sources.findall(found["picture"]))
+            return _picture(sources.sub(lambda s: f'{s[1]}="{self._copied(s[2])}"', found["picture"]), width)
         if found["summary"]:
             return _raw(f"<details><summary>{html.escape(plain(found['summary']))}</summary>")
         if found["end_of_details"]:
@@ -136,7 +175,12 @@ class Converter:
 
     def _image(self, found):
         alternative = html.escape(found["text"])
-        return _raw(f'<img src="{self._copied(found["target"])}" alt="{alternative}"/>')
+        image = f'<img src="{self._copied(found["target"])}" alt="{alternative}"/>'
+        return _picture(image, self._readable(found["target"]))
+
+    def _readable(self, target):
+        path = ROOT / self._relative(target)
+        return readable_width(path) if path.suffix == ".svg" and path.is_file() else 0
 
     def _player(self, query):
         """The block-table player in a frame, at the moment that `query` asks for. site.js gives it its height."""
@@ -170,7 +214,18 @@ class Converter:
             self._problem(f"a link to {target}, which does not exist")
         if self._has_sources(path):
             return f"{before}[{words}](@ref {path}){after}"
+        if self._is_record(path):
+            return self._record_link(path, text)
         return before + words + after  # not on the site
+
+    def _is_record(self, path):
+        return bool(RECORDS.match(path)) and (ROOT / path).is_file()
+
+    def _record_link(self, path, text):
+        self.records.add(path)
+        words = html.escape(plain(text))
+        shown = f"<code>{words}</code>" if text.startswith("`") else words
+        return _raw(f'<a href="records/{html.escape(path)}">{shown}</a>')
 
     def _has_sources(self, path):
         """Whether the site has a page for the source file or the folder `path`."""
@@ -207,8 +262,13 @@ def _chapter_link(direction, target, title):
     return f'<a class="{direction}" href="{target}"><span>{direction}</span>{html.escape(title)}</a>'
 
 
+def _picture(markup, readable):
+    """A picture that is never narrower than `readable` pixels. site.css lets it scroll where the page is."""
+    return _raw(f'<span class="picture" style="--readable: {readable}px">{markup}</span>')
+
+
 def _raw(markup):
-    block = "" if markup.startswith(("<img", "<a ")) else "[block]"
+    block = "" if markup.startswith(("<span", "<a ")) else "[block]"
     return f"@htmlonly{block}{markup}@endhtmlonly"
 
 

@@ -4,23 +4,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The book, in reading order. Everything else that is written in Markdown stands behind it, in the order of its path.
+# The book, in reading order. All other Markdown pages follow, sorted by path.
 CHAPTERS = [
     "README.md",
+    "docs/usage.md",
     "docs/transformer.md",
     "step1_no_cache/README.md",
     "step2_flat_cache/README.md",
     "step3_paged/README.md",
     "step4_prefix_cache/README.md",
-    "docs/beyond.md",
-    "docs/glossary.md",
-    "docs/trace.md",
     "docs/serving.md",
-    "docs/copying.md",
+    "docs/beyond.md",
     "docs/articles.md",
     "docs/plots/README.md",
+    "docs/copying.md",
+    "docs/trace.md",
     "docs/trouble.md",
+    "docs/glossary.md",
+    "docs/contributing.md",
+    "docs/changelog.md",
 ]
+GLOSSARY = "docs/glossary.md"
+GLOSSARY_WORD = re.compile(r"\| \*\*([^*]+)\*\* \| (.*) \|$")  # a row of its table: the word and what it means
 
 FENCE = re.compile(r" *(`{3,}|~{3,})([^`\n]*)$")
 HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
@@ -80,6 +85,11 @@ def plain(markdown):
 def github_slug(heading):
     """The anchor that GitHub gives a heading: lower case, punctuation dropped, a hyphen for each space."""
     return re.sub(r"[^\w\- ]", "", plain(heading).strip().lower()).replace(" ", "-")
+
+
+def word_anchor(word):
+    """The place on the site of a word of the glossary."""
+    return f"{page_id(GLOSSARY)}-word-{github_slug(word)}"
 
 
 def page_id(path):

@@ -176,12 +176,12 @@ class PlayerTest(unittest.TestCase):
     def test_a_plan_is_told_as_what_is_to_come(self):
         for moment, words in [
             (7, ["Blocks 4, 5, 3, 2 and 1 leave the front of the free queue.",
-                 "What blocks 3, 2 and 1 hold for later will move to host blocks 2, 1 and 0."]),
+                 "The contents of blocks 3, 2 and 1 will move to host blocks 2, 1 and 0."]),
             (13, ["Blocks 0, 1, 2 and 3 leave the front of the free queue.",
-                  "What block 3 holds for later will move to host block 2.",
-                  "What host block 2 holds now will be dropped.",
-                  "What blocks 1 and 2 hold for later will be evicted, and is lost.",
-                  "What host blocks 3, 0 and 1 hold will come back as blocks 0, 1 and 2."]),
+                  "The content of block 3 will move to host block 2.",
+                  "The content of host block 2 will be dropped.",
+                  "The contents of blocks 1 and 2 will be evicted and lost.",
+                  "The contents of host blocks 3, 0 and 1 will come back to blocks 0, 1 and 2."]),
         ]:
             self.open(f"?trace=eviction&at={moment}")
             sentence = self.browser.run("return document.querySelector('.sentence').textContent")
@@ -229,6 +229,17 @@ class PlayerTest(unittest.TestCase):
         self.assertEqual(drawn, [["stored"] * 4, ["stored"] * 4, half_planned, ["empty"] * 4])
         marks = self.browser.run("return [...document.querySelectorAll('.cell .mark')].map((mark) => mark.textContent)")
         self.assertEqual(marks, ["hit", "hit", "new"])
+
+    def test_what_a_plan_copies_or_brings_back_is_drawn_as_planned_until_its_pass_is_queued(self):
+        drawn = """return arguments[0].map((block) =>
+            [...document.querySelectorAll(`.cell[data-block="${block}"] .slots > i`)].map((slot) => slot.className))"""
+        for trace, moment, kept, filled in [("fork", 5, [0], [1, 2]), ("eviction", 13, [], [0, 1, 2])]:
+            with self.subTest(trace=trace):
+                self.open(f"?trace={trace}&at={moment}")
+                self.assertTrue(all("stored" in slots for slots in self.browser.run(drawn, kept)))
+                self.assertFalse(any("stored" in slots for slots in self.browser.run(drawn, filled)))
+                self.press(RIGHT)
+                self.assertTrue(all("stored" in slots for slots in self.browser.run(drawn, kept + filled)))
 
     def test_traces_side_by_side_go_pass_by_pass(self):
         self.open("?trace=requests")

@@ -2,6 +2,7 @@
 
 The same page has to be right on GitHub and on the site, in all versions of Doxygen that the project names.
 """
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 import build  # noqa: E402
 import pages  # noqa: E402
+import site_links_test  # noqa: E402
 
 HEADER = """/// @file
 /// A file.
@@ -28,6 +30,52 @@ class Shelf {
   /// Documented.
   int books() const;
 };
+
+}  // namespace kvcache
+"""
+
+
+# What once led to dead links: a private class, values without comments, and a source file without @file.
+LAMP_HEADER = """/// @file
+/// A lamp.
+#pragma once
+
+namespace kvcache {
+
+/// What --light takes.
+enum class Light { dim, bright };
+
+/// Burns with --light bright (--light=dim too); `--light off` does not.
+///
+///     a_lamp --light bright
+///
+/// Measured: docs/results/run.md.
+class Lamp {
+ public:
+  /// Documented.
+  int burn() const;
+
+ private:
+  struct Wick {
+    int length;
+  };
+};
+
+/// A lamp that hangs.
+class Lantern : public Lamp {};
+
+/// Lights one.
+int light();
+
+}  // namespace kvcache
+"""
+LAMP = """#include "step3_paged/lamp.h"
+
+#define SWITCH_OF_A_LIBRARY 8
+
+namespace kvcache {
+
+int light() { return 1; }
 
 }  // namespace kvcache
 """
@@ -79,10 +127,17 @@ class MarkdownTest(unittest.TestCase):
         repository.write("step3_paged/README.md", text)
         repository.write("step3_paged/pictures/pool.svg", '<svg xmlns="http://www.w3.org/2000/svg"/>')
         repository.write("LICENSE", "Free.")
+        repository.write("docs/results/run.json", "{}")
+        repository.write("docs/results/run.md", "# A run\n")
+        repository.write("step3_paged/lamp.h", LAMP_HEADER)
+        repository.write("step3_paged/lamp.cpp", LAMP)
+        repository.write("docs/glossary.md", "# Words\n\n| word | means |\n|---|---|\n| **lamp (`x`)** | a light |\n"
+                                             "| **oil lamp** | another |\n\n## After `--all`\n\n**a**, a_b\n")
         repository.write("step3_paged/solutions/shelf.cpp", "int undocumented();")
         code, errors = repository.build()
         if code != 0:
             raise AssertionError(errors)
+        cls.page = repository.page
         cls.html = repository.page("step3-paged.html")
         cls.site = repository.folder / "build" / "html"
 
@@ -104,6 +159,35 @@ class MarkdownTest(unittest.TestCase):
     def test_the_player_is_copied(self):
         self.assertTrue((self.site / "player/index.html").is_file())
         self.assertFalse((self.site / "player/make_traces.py").exists())
+
+    def test_records_are_copied(self):
+        self.assertTrue((self.site / "records/docs/results/run.json").is_file())
+
+    def test_no_link_is_dead(self):
+        self.assertEqual(site_links_test.dead_links(self.site), [])
+        self.assertIn("lamp_8cpp.html#", self.page("lamp_8h.html"))
+        self.assertIn("lamp_8h.html#", (self.site / "lamp_8h.js").read_text(encoding="utf-8"))
+
+    def test_options_in_comments_keep_their_hyphens(self):
+        lamp = self.page("classkvcache_1_1Lamp.html")
+        for words in ("with --light bright (--light=dim too)", "<code>--light off</code>", "a_lamp --light bright"):
+            self.assertIn(words, lamp)
+        self.assertIn("What --light takes", self.page("lamp_8h.html"))
+
+    def test_a_record_named_in_a_comment_is_a_link(self):
+        lamp = self.page("classkvcache_1_1Lamp.html")
+        self.assertRegex(lamp, '<a class="el" href="results-run.html[^"]*">docs/results/run.md</a>')
+
+    def test_the_search_knows_sections_and_the_words_of_the_glossary(self):
+        lines = (self.site / "search/book.js").read_text(encoding="utf-8").splitlines()[1:-1]
+        entries = [json.loads(line.rstrip(",")) for line in lines]
+        self.assertEqual([entry for entry in entries if entry[1] == "Words"], [
+            ["glossary.html#glossary-word-lamp-x", "Words", "lamp (x)", "a light"],
+            ["glossary.html#glossary-word-oil-lamp", "Words", "oil lamp", "another"],
+            ["glossary.html", "Words", "Words", "word · means"],
+            ["glossary.html#glossary-after---all", "Words", "After --all", "a, a_b"]])
+        self.assertIn(["step3-paged.html#step3-paged-twice-1", "Step 3: code & more", "Twice"],
+                      [entry[:3] for entry in entries])
 
     def test_comments_are_left_out(self):
         self.assertNotIn("secret", self.html)
@@ -139,6 +223,9 @@ def cases():
         ("`step3_paged/shelf.h`", '<code><a href="shelf_8h.html">step3_paged/shelf.h</a></code>'),
         ("[the file](shelf.h)", '<a href="shelf_8h.html">the file</a>'),
         ("[`shelf.h`](shelf.h)", '<code><a href="shelf_8h.html">shelf.h</a></code>'),
+        ("[run](../docs/results/run.json)", '<a href="records/docs/results/run.json">run</a>'),
+        ("`docs/results/run.json`", '<a href="records/docs/results/run.json"><code>docs/results/run.json</code></a>'),
+        ("`docs/results/run.md`", '<code><a href="results-run.html">docs/results/run.md</a></code>'),
         ("[licence](../LICENSE)", "<p>licence</p>"),
         ("`solutions/shelf.cpp`", "<code>solutions/shelf.cpp</code>"),
         ("[up](#target-x_y-here)", '<a href="step3-paged.html#step3-paged-target-x_y-here">up</a>'),
@@ -190,6 +277,10 @@ class BuildTest(unittest.TestCase):
     def test_a_link_to_a_missing_heading_is_an_error(self):
         self.repository.write("docs/glossary.md", "# Words\n\n[x](#nowhere)\n")
         self.refused("docs/glossary.md: a link to #nowhere, and docs/glossary.md has no such heading")
+
+    def test_a_row_with_more_cells_than_its_table_is_an_error(self):
+        self.repository.write("docs/glossary.md", "# Words\n\n| a | b |\n|---|---|\n| c | `d|e` |\n")
+        self.refused("docs/glossary.md: a row of 3 cells in a table of 2: | c | `d|e` |")
 
     def test_a_missing_picture_is_an_error(self):
         self.repository.write("docs/glossary.md", "# Words\n\n![x](nowhere.svg)\n")

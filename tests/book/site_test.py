@@ -1,8 +1,10 @@
 """Opens the site in a browser: `python3 tests/book/site_test.py build/docs/html`.
 
 Every chapter and some pages of the reference, as wide as a telephone and as a desk's screen: they ask for nothing from
-the network, have all they ask for, show formulas, and never have to be scrolled sideways.
+the network, have all they ask for, show formulas, and never have to be scrolled sideways. What scrolls in them shows
+it. The search finds the book's words and names of code.
 """
+import html
 import re
 import sys
 import unittest
@@ -36,6 +38,24 @@ return [...page.querySelectorAll("*")]
 SCROLLS_SIDEWAYS = """return [document.scrollingElement, document.getElementById("doc-content")]
     .some((element) => element.scrollWidth > element.clientWidth)"""
 
+# Opens what is closed, and returns when the page is drawn anew.
+OPEN_ALL_SECTIONS = """
+for (const closed of document.querySelectorAll(".dynheader.closed")) closed.click()
+return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"""
+
+# What scrolls sideways in the page, or is cut off, and does not fade out at the side where it goes on.
+HIDES_ITS_REST = """
+const hides = (element) => {
+  const { overflowX, maskImage } = getComputedStyle(element)
+  return ["auto", "scroll", "hidden"].includes(overflowX) && element.scrollWidth > element.clientWidth + 1
+      && element.clientWidth > 0 && maskImage === "none"
+}
+const found = [...document.getElementById("doc-content").querySelectorAll("*")].filter(hides)
+return found.map((element) => element.outerHTML.slice(0, 100))"""
+
+PICTURES = """return [...document.querySelectorAll(".contents img[src$='.svg']")]
+    .map((image) => [image.getAttribute("src"), image.clientWidth])"""
+
 MISSING_IMAGES = """return [...document.images].filter((image) => image.complete && !image.naturalWidth)
     .map((image) => image.src)"""
 
@@ -46,6 +66,7 @@ BAD_FORMULAS = """return [...document.querySelectorAll(".MathJax_SVG text, .Math
     .map((element) => element.textContent)"""
 
 
+DOWN, UP, ENTER = "\ue015", "\ue013", "\ue007"
 FRAME = "const frame = document.querySelectorAll('iframe.player')[arguments[0]];"
 
 
@@ -77,6 +98,60 @@ class SiteTest(unittest.TestCase):
             for name in names:
                 with self.subTest(page=name, width=width):
                     self.check(name)
+
+    def test_what_scrolls_on_a_telephone_fades_out_where_it_goes_on(self):
+        self.browser.set_width(390)
+        chapters, others = pages.all_pages()
+        for name in [page.html for page in chapters + others] + REFERENCE:
+            with self.subTest(page=name):
+                self.open(name)
+                self.browser.run(OPEN_ALL_SECTIONS)
+                self.assertEqual(self.browser.run(HIDES_ITS_REST), [])
+
+    def test_text_in_a_picture_can_be_read_on_a_telephone(self):
+        self.browser.set_width(390)
+        seen = set()
+        for page in (page for page in pages.all_pages()[0] if ".svg" in page.text):
+            self.open(page.html)
+            for source, width in self.browser.run(PICTURES):
+                seen.add(source)
+                svg = (SITE / source).read_text(encoding="utf-8")
+                drawn_width = float(re.search(r'viewBox="\S+ \S+ (\S+)', svg)[1])
+                smallest = min(float(size) for size in re.findall(r"font: [^;]*?([\d.]+)px", svg))
+                self.assertGreaterEqual(smallest * width / drawn_width, 9, f"{source} on {page.html}")
+        self.assertTrue(seen)
+
+    def test_the_demo_on_the_first_page_fits_a_screen_of_1280_pixels(self):
+        self.browser.set_width(1280)
+        self.open("index.html")
+        demo = """return [...document.querySelectorAll(".fragment")]
+            .filter((listing) => listing.textContent.includes("$ ./steps demo") && listing.textContent.includes("[2]"))
+            .map((listing) => [listing.clientWidth, listing.scrollWidth])"""
+        sizes = self.browser.run(demo)
+        self.assertTrue(sizes)
+        for room, needed in sizes:
+            self.assertLessEqual(needed, room)
+
+    def test_options_have_their_two_hyphens(self):
+        dashes = re.compile(r"(?:&ndash;|\u2013)(?=[a-z])|\\\\--")
+        for page in SITE.glob("*.html"):
+            if not page.name.endswith("_source.html"):
+                self.assertEqual(dashes.findall(page.read_text(encoding="utf-8")), [], page.name)
+
+    def test_records_that_a_page_links_to_are_on_the_site(self):
+        chapters, others = pages.all_pages()
+        linked = 0
+        for page in chapters + others:
+            text = html.unescape((SITE / page.html).read_text(encoding="utf-8"))
+            for target in re.findall(r"\]\((?:[\w./]*/)?((?:results|plots)/[\w./-]+)\)", page.text):
+                name = Path(target).name
+                if (ROOT / "docs" / target).is_file() and name != "README.md":
+                    linked += 1
+                    folder = "images" if name.endswith(".svg") else "records"
+                    path = "docs/" + target
+                    address = pages.page_id(path) + ".html" if name.endswith(".md") else f"{folder}/{path}"
+                    self.assertIn(address, text, page.path)
+        self.assertTrue(linked)
 
     def test_formulas_are_drawn(self):
         with_formulas = [page.html for page in pages.all_pages()[0] if "$$" in page.text]
@@ -149,6 +224,57 @@ class SiteTest(unittest.TestCase):
                 self.browser.leave_frames()
                 self.browser.wait_until('return document.title.includes("BlockPool")')
                 self.assertEqual(self.browser.console(), [])
+
+    def test_the_search_finds_the_words_of_the_book(self):
+        words = {"block table": "block table", "Block tables": "block table", "watermark": "watermark",
+                 "copy-on-write": "copy-on-write", "chunk": "chunk"}
+        for width in WIDTHS:
+            self.browser.set_width(width)
+            for typed, word in words.items():
+                with self.subTest(width=width, typed=typed):
+                    self.open("index.html")
+                    self.look_for(typed)
+                    first = self.browser.run("return document.querySelector('#book-hits a').textContent")
+                    self.assertTrue(first.startswith(f"{word} Glossary"), first)
+                    self.browser.click("#book-hits a")
+                    place = pages.word_anchor(word)
+                    self.browser.wait_until(f"""
+                        const word = document.getElementById("{place}")
+                        return word && word.getBoundingClientRect().top >= 0
+                            && word.getBoundingClientRect().top < innerHeight""")
+                    self.assertEqual(self.browser.console(), [])
+
+    def test_the_search_finds_a_heading_and_a_sentence_and_is_used_by_keyboard(self):
+        self.browser.set_width(1440)
+        self.open("index.html")
+        for typed, heading in [("bugs you would write", "The bugs you would write"), ("RoPE", None)]:
+            self.look_for(typed)
+            hits = self.browser.run("""
+                return [...document.querySelectorAll("#book-hits a")].map((hit) => hit.textContent)""")
+            self.assertTrue(hits)
+            self.assertTrue(all(typed.lower() in hit.lower() for hit in hits), hits)
+            self.assertTrue(heading is None or hits[0].startswith(heading), hits)
+        self.browser.type("#MSearchField", DOWN)
+        self.browser.type(":focus", DOWN)
+        self.browser.type(":focus", UP)
+        self.assertTrue(self.browser.run("return document.activeElement === document.querySelector('#book-hits a')"))
+        self.browser.type(":focus", ENTER)
+        self.browser.wait_until("return !document.URL.includes('index.html')")
+
+    def test_what_the_book_does_not_say_is_not_found_in_it(self):
+        self.open("index.html")
+        self.look_for("zebra crossing", hits=0)
+        self.look_for("watermark")
+
+    def look_for(self, words, hits=1):
+        """Types into the search, and waits until it shows what it found in the book: at least one hit, or none."""
+        self.browser.run("document.getElementById('MSearchField').value = ''")
+        self.browser.click("#MSearchField")
+        self.browser.type("#MSearchField", words)
+        self.browser.wait_until("""
+            const found = document.getElementById("book-hits")
+            return found && document.getElementById("MSearchResultsWindow").offsetParent !== null
+                && typeof bookSections !== "undefined" && (found.children.length > 0) === arguments[0]""", hits > 0)
 
     def test_pages_are_dark_on_demand(self):
         self.browser.set_width(1440)
