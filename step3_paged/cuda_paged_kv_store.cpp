@@ -58,7 +58,7 @@ void CudaPagedKvStore::prepare_blocks(const PassPlan& plan, cudaStream_t stream)
   if (settings_.fill != DebugFill::none) {
     for (const std::int32_t block : plan.fresh_blocks) fill(block, stream);
   }
-  for (const BlockCopy& wanted : plan.copies) copy(wanted, stream);
+  for (const BlockCopy& blocks : plan.copies) copy(blocks, stream);
 }
 
 void CudaPagedKvStore::send(const PassPlan& plan) {
@@ -105,11 +105,11 @@ std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
 
 void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
   cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_width(), slots_,
-                   k_block(layer, 0), v_block(layer, 0), device_.stream());
+                   k_layer(layer), v_layer(layer), device_.stream());
 }
 
 void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  cuda::KvRows rows{k_block(layer, 0), v_block(layer, 0)};
+  cuda::KvRows rows{k_layer(layer), v_layer(layer)};
   cuda::SlotMap slots = paged_;
   if (settings_.attention == AttentionPath::gather) {
     cuda::gather_kv(dtype_, rows, slots, config_.kv_width(), gathered_, device_.stream());
@@ -120,9 +120,9 @@ void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) 
   attention_.run(rows, slots, q.data, q.stride, out.data, out.stride);
 }
 
-void CudaPagedKvStore::copy(const BlockCopy& wanted, cudaStream_t stream) {
-  copy_layers(k_block(0, wanted.to), layer_bytes_, k_block(0, wanted.from), layer_bytes_, stream);
-  copy_layers(v_block(0, wanted.to), layer_bytes_, v_block(0, wanted.from), layer_bytes_, stream);
+void CudaPagedKvStore::copy(const BlockCopy& blocks, cudaStream_t stream) {
+  copy_layers(k_block(0, blocks.to), layer_bytes_, k_block(0, blocks.from), layer_bytes_, stream);
+  copy_layers(v_block(0, blocks.to), layer_bytes_, v_block(0, blocks.from), layer_bytes_, stream);
 }
 
 void CudaPagedKvStore::copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from,

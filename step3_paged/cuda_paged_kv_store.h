@@ -68,18 +68,22 @@ class CudaPagedKvStore : public KvStore {
   std::int64_t layer_bytes() const { return layer_bytes_; }
   /// Layers of the model.
   std::int64_t layers() const { return config_.layers; }
+  /// K of one layer on the GPU, [blocks, block_size, kv_heads, head_dim].
+  std::byte* k_layer(std::int64_t layer) const { return k_.data() + layer * layer_bytes_; }
+  /// V of one layer, as `k_layer`.
+  std::byte* v_layer(std::int64_t layer) const { return v_.data() + layer * layer_bytes_; }
   /// K of one block in one layer, `block_bytes()` bytes on the GPU.
   std::byte* k_block(std::int64_t layer, std::int32_t block) const {
-    return k_.data() + layer * layer_bytes_ + block * block_bytes_;
+    return k_layer(layer) + block * block_bytes_;
   }
   /// V of one block in one layer, as `k_block`.
   std::byte* v_block(std::int64_t layer, std::int32_t block) const {
-    return v_.data() + layer * layer_bytes_ + block * block_bytes_;
+    return v_layer(layer) + block * block_bytes_;
   }
 
  private:
   void fill(std::int32_t block, cudaStream_t stream);
-  void copy(const BlockCopy& copy, cudaStream_t stream);
+  void copy(const BlockCopy& blocks, cudaStream_t stream);
   const std::int64_t* slot_mapping(const PassPlan& plan);
   void make_room_to_gather(const PassPlan& plan);
 
