@@ -74,7 +74,7 @@ void check_holds_a_block(const Program& program, const PagedShape& shape, const 
   if (options.kv_memory_bytes && *options.kv_memory_bytes < shape.block_bytes()) {
     throw InputError(
         fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes; give at "
-                    "least these, or a smaller --block-size",
+                    "least that, or a smaller --block-size",
                     *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
   }
 }

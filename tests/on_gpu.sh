@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What can be seen only on a machine with a GPU: the tests with the label cuda, the same under compute-sanitizer, the
-# kernel benchmarks, and the four programs. Leaves a record in a folder, to be kept under docs/results/.
+# Runs what needs a GPU: the tests with the label cuda, the same tests under compute-sanitizer, the kernel benchmarks, and
+# the four programs. Writes a record into a folder, to be kept under docs/results/.
 #
 # Usage: tests/on_gpu.sh BUILD RECORD [tests] [sanitizers] [benchmarks] [programs] [servers]   (all, if none is named;
 # memcheck, racecheck, initcheck or synccheck runs one sanitizer)
@@ -22,7 +22,7 @@ describe_machine() {
   say "cuda: $(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
 }
 
-# Runs a command with its output in a file; notes how it went and the last line that says so.
+# Runs a command with its output in a file, and notes its result and the line that tells it.
 note() {
   local name=$1 log=$record/$2 pattern=$3 code
   shift 3
@@ -32,7 +32,7 @@ note() {
   [ $code -eq 0 ] || failed=1
 }
 
-# A program whose tests are all skipped says "passed" too, as on a machine without a GPU; here it is a failure.
+# Without a GPU, a program skips all its tests and says "passed". Here that is a failure.
 run_tests() {
   local test name
   for test in "$build"/bin/cuda_*_test; do
@@ -45,12 +45,12 @@ run_tests() {
   done
 }
 
-# Under a sanitizer a kernel runs some fifty times slower. Left out: the tests named Large and HugePool, which move
-# gigabytes or start 65,536 thread blocks and more; two long ones of the paged store, but for memcheck; all but one test
-# with whole models; and the programs, except for a few tokens each. Racecheck is slower still, by the number of accesses
-# to shared memory: for it alone the choice of ids does without all combinations of parameters and without the
-# vocabularies of real models, as the other tests go through greedy, temperature, top-k and top-p too, and whole models
-# run in the programs only. Three run at a time.
+# Under a sanitizer a kernel runs some fifty times slower. So these are left out: the tests named Large and HugePool, which
+# move gigabytes or start 65,536 thread blocks and more; two long tests of the paged store, except under memcheck; all
+# tests with whole models but one; and all but a few tokens of each program. Racecheck is slower still, by the number of
+# accesses to shared memory. For racecheck alone, the choice of ids leaves out the combinations of parameters (other tests
+# go through greedy, temperature, top-k and top-p) and the vocabularies of real models, and whole models run only in the
+# programs. Three run at a time.
 run_sanitizers() {
   local tool test name filter step log=$record/sanitizers-$1.txt
   for tool in "$@"; do
@@ -104,7 +104,7 @@ PYTHON
   done
 }
 
-# Many clients against a pool that is too small for them. A GPU is faster than the clients: few of them fill its pool.
+# Many clients against a pool that is too small for them. A GPU is faster than the clients, so few of them fill its pool.
 run_servers() {
   local soak=(python3 "$(dirname "$0")/server_soak.py" "$build" --device cuda --part 16)
   note "soak of step 3" step3_paged-soak.txt . "${soak[@]}" --step step3_paged --shared 100 --most-tokens 100

@@ -65,8 +65,9 @@ std::string wrapped(std::string_view text, std::size_t width) {
 void print_benchmark_help(std::string_view what, std::string_view note) {
   fmt::print(
       "{}\nHow the numbers are made:\n{}\n"
-      "Google Benchmark's options (it calls a benchmark by its name here and /iterations:1/manual_time; a\n"
-      "filter matches any part of that):\n",
+      "Google Benchmark's options (its name of a benchmark is the name here and /iterations:1/manual_time; "
+      "a\n"
+      "filter matches any part of it):\n",
       what, wrapped(note, kLineWidth));
   benchmark::PrintDefaultHelp();
 }

@@ -21,15 +21,16 @@ constexpr std::size_t kSizesToFit = 4;
 constexpr const char* kNote =
     "Each cell: the median of the rounds; its ratio to the step before, as x0.95, or 1/20 for a twentieth "
     "(step 3 to step 2, with gather and without; step 4 to step 3 without); the spread, (slowest - fastest) "
-    "/ median. The steps took turns, so that what else the machine did met them all; a ratio that differs "
-    "from 1 by less than the spreads says nothing. The exponent b is the slope of the straight line through "
-    "the logarithms of the points under it, by least squares: one line for each round; what stands here is "
-    "the median of their slopes and, behind ±, half the distance between the smallest and the largest. What "
-    "to expect: a token with a cache costs the weights, the same at every context, and attention over the "
-    "context: b is between 0 and 1, and nearer to 1 the smaller the model. Without a cache, and in a "
-    "prompt, all rows are computed: where computing takes the time, b is about 1, and above it where "
-    "attention weighs; where starting kernels takes the time, as on a GPU with few rows, a pass costs the "
-    "same whatever its size, and b is near 0. Lines through so few points are a summary, not a law.";
+    "/ median. The steps took turns, so other work of the machine slowed all of them alike. A ratio that "
+    "differs from 1 by less than the spreads says nothing. The exponent b is the slope of the straight line "
+    "through the logarithms of the points under it, by least squares. Each round has its own line; the "
+    "table shows the median of the slopes and, behind ±, half the distance between the smallest and the "
+    "largest. What to expect with a cache: a token costs the weights, the same at every context, and "
+    "attention over the context, so b is between 0 and 1, and nearer to 1 the smaller the model. Without a "
+    "cache, and in a prompt, all rows are computed. Where computing takes the time, b is about 1, and above "
+    "1 where attention weighs. Where starting kernels takes the time, as on a GPU with few rows, a pass "
+    "costs the same whatever its size, and b is near 0. Lines through so few points are a summary, not a "
+    "law.";
 
 using Names = std::vector<std::string>;
 

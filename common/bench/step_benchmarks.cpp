@@ -30,17 +30,18 @@ namespace kvcache {
 namespace {
 
 constexpr const char* kNote =
-    "Every run starts with an empty cache, but those called warm: there the shared prefix was computed "
-    "before. Passes larger than any before are run once untimed. time_to_first_token: prefill and the "
-    "choice of a token. decode: the median pass, the first two of a run left out. generate: prefill and "
+    "Every run starts with an empty cache, except warm runs: there an earlier request has computed the "
+    "shared prefix. A pass larger than any before runs once untimed. time_to_first_token: prefill and the "
+    "choice of a token. decode: the median pass, without the first two of a run. generate: prefill and "
     "decoding. shared_prefix: until all requests, one after the other, have their first token; "
-    "cached_tokens says what was found. Times are wall times. On a GPU gpu_ms lies between two CUDA events, "
-    "before the first kernel of a pass and after its last one: the time in which the GPU waits for the host "
-    "to start the next kernel is in it. From the third of a kind on, decode passes are played as CUDA "
-    "graphs, which the host starts at once; those of step 1, those that gather, and prefills never are, so "
-    "that part of their distance to the others is the host's. of_memory: the weights and the K and V that a "
-    "decode pass must read, per time, as a share of the measured read rate; above 1 the processor's caches "
-    "held them. Workloads longer than the model's context are left out. Single runs on a shared machine "
+    "cached_tokens counts the tokens that were found. Times are wall times. On a GPU, gpu_ms lies between "
+    "two CUDA events, before the first kernel of a pass and after its last. It includes the time in which "
+    "the GPU waits for the host to start the next kernel. From the third decode pass of a kind on, the host "
+    "starts a whole pass at once, as a CUDA graph. Prefills, passes of step 1 and passes that gather are no "
+    "graphs, so part of their extra time is the host's. of_memory: the rate at which a decode pass reads "
+    "the weights and the K and V that it needs, as a share of the measured read rate; above 1, the "
+    "processor's caches held some of them. Workloads longer than the model's context are left out. Single "
+    "runs on a shared machine "
     "vary: compare medians.";
 
 /// The program of the step that is measured.
@@ -174,7 +175,7 @@ void refuse_unused(std::span<const char* const> words) {
     const std::string_view name = word.substr(0, word.find('='));
     if (name.starts_with("--") && !is_used(name))
       throw InputError(
-          fmt::format("{} has no use in a benchmark, which brings its own requests; leave it out", name));
+          fmt::format("{} has no use in a benchmark, which makes its own requests; leave it out", name));
   }
 }
 

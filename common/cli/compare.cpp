@@ -22,13 +22,13 @@ using nlohmann::json;
 
 constexpr int kLabelWidth = 24, kColumnWidth = 20;
 
-/// One line of the table: a label and how to read its figure from a report.
+/// One line of the table: a label, and how to read its figure from a report.
 struct Row {
   std::string label;
   std::function<std::string(const json&)> cell;
 };
 
-/// "-" for what was not measured.
+/// The number, or "-" if it was not measured.
 std::string measured(const json& value, int digits) {
   return value.is_null() ? "-" : fmt::format("{:.{}f}", value.get<double>(), digits);
 }
@@ -43,8 +43,8 @@ std::int64_t over_sequences(const json& report, const char* field) {
   return sum;
 }
 
-/// "same" if the field is equal in every sequence of both reports. Reports print floats so that equal text
-/// means equal bits.
+/// "same" if the field is equal in every sequence of both reports. Equal text means equal bits, because
+/// reports print floats exactly.
 std::string agreement(const json& first, const json& report, const char* field) {
   bool present = false;
   for (std::size_t s = 0; s < first["sequences"].size(); ++s) {
@@ -57,7 +57,7 @@ std::string agreement(const json& first, const json& report, const char* field) 
   return present ? "same" : "not asked for";
 }
 
-/// What a field of a report holds.
+/// A field of a report, and what it must hold.
 struct FieldSpec {
   json::json_pointer place;
   std::string_view kind;
@@ -78,7 +78,7 @@ bool is_bytes(const json& value) {
   return value.is_number_unsigned() &&
          value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
 }
-/// Small enough that the sum over any list of sequences fits 64 bits.
+/// A count so small that the sum over any list of sequences fits 64 bits.
 bool is_count(const json& value) {
   constexpr std::uint64_t most = std::uint64_t{1} << 40U;
   return value.is_number_unsigned() && value.get<std::uint64_t>() <= most;
@@ -87,7 +87,7 @@ bool is_list(const json& value) {
   return value.is_array();
 }
 
-/// The fields that the table reads, without those of a sequence.
+/// The fields that the table reads, apart from those of a sequence.
 std::vector<FieldSpec> report_fields() {
   constexpr const char* count = "a whole number";
   constexpr const char* measured = "a number or null";
@@ -111,14 +111,14 @@ std::vector<FieldSpec> sequence_fields() {
           {json::json_pointer("/ttft_ms"), "a number or null", is_number_or_null}};
 }
 
-/// "/kv_rows/computed" as "kv_rows.computed", after the place of its object.
+/// "/kv_rows/computed" as "kv_rows.computed", with `prefix` in front.
 std::string name_of(const std::string& prefix, const json::json_pointer& place) {
   std::string name = place.to_string().substr(1);
   std::ranges::replace(name, '/', '.');
   return prefix + name;
 }
 
-/// @throws InputError naming the first field of `object` that is missing or of another kind.
+/// @throws InputError that names the first field of `object` that is missing or of another kind.
 void check_fields(const std::string& file, const std::string& prefix, const json& object,
                   const std::vector<FieldSpec>& fields) {
   const auto refuse = [&](const FieldSpec& field, const std::string& fault) {
@@ -135,7 +135,7 @@ void check_fields(const std::string& file, const std::string& prefix, const json
   }
 }
 
-/// @throws InputError for a file that is no report, or misses what the table reads.
+/// @throws InputError for a file that is no report, or lacks a field that the table reads.
 void check_alone(const ReportFile& report) {
   const json& content = report.content;
   if (!content.is_object() || !content.contains("schema") || content.at("schema") != 1) {
@@ -148,7 +148,7 @@ void check_alone(const ReportFile& report) {
     check_fields(report.name, fmt::format("sequences[{}].", s), sequences[s], sequence_fields());
 }
 
-/// @throws InputError unless both have the same prompts.
+/// @throws InputError if the two have different prompts.
 void check_alike(const ReportFile& first, const ReportFile& report) {
   const json &theirs = first.content.at("sequences"), &mine = report.content.at("sequences");
   if (mine.size() != theirs.size()) {

@@ -27,8 +27,8 @@ std::unique_ptr<Transformer> make_cpu_model(const ModelConfig& config, Weights w
                                        std::make_unique<CpuBackend>(dtype, threads));
 }
 
-/// For a pass that is run for its memory alone: keeps no K and V, and attention's result is what happens to
-/// be there.
+/// A store for a trial pass, whose memory counts and whose result does not: keeps no K and V, and leaves the
+/// result of attention as it is.
 class NothingKept final : public KvStore {
  public:
   void begin(const PassPlan&) override {}

@@ -18,7 +18,7 @@
 namespace kvcache {
 namespace {
 
-/// As Linux names it.
+/// The CPU's name in /proc/cpuinfo.
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -28,7 +28,7 @@ std::string cpu_name() {
   return "a CPU without a name";
 }
 
-/// The number behind `name` in a file of lines such as "MemTotal: 24000 kB", in bytes; 0 without it.
+/// The bytes of the entry `name` in a file of lines such as "MemTotal: 24000 kB"; 0 without the entry.
 std::int64_t kilobytes(const std::filesystem::path& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -37,7 +37,7 @@ std::int64_t kilobytes(const std::filesystem::path& path, const std::string& nam
   return 0;
 }
 
-/// The number that a file holds; nothing if it holds none ("max") or is not there.
+/// The number in a file; nothing if there is no such file, or no number in it ("max").
 std::optional<std::int64_t> number_in(const std::filesystem::path& path) {
   std::int64_t number = 0;
   return std::ifstream(path) >> number ? std::optional(number) : std::nullopt;

@@ -1,6 +1,5 @@
 /// @file
-/// The machine that a program runs on: where and when times were measured, which every record says, and how
-/// much memory there is.
+/// The machine that a program runs on: its name and today's date, for records of times, and its memory.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +8,19 @@
 
 namespace kvcache {
 
-/// UTC, as in 2026-01-31.
+/// Today's date in UTC, as in 2026-01-31.
 std::string today();
 
-/// The name of the CPU, or of the first GPU if `device` is "cuda". Not every CPU has one.
-/// @throws RunError if there is no such GPU.
+/// The name of the CPU, or of the first GPU if `device` is "cuda"; "a CPU without a name" if it has none.
+/// @throws RunError if there is no GPU.
 std::string processor_name(const std::string& device);
 
-/// Bytes of memory, as the system tells them; a container's limit counts (cgroup version 2).
+/// Bytes of memory, within the limits of the system and of a container (cgroup version 2).
 struct MachineMemory {
-  std::int64_t total = 0;      ///< that a program can have at all
-  std::int64_t available = 0;  ///< that nothing needs now
+  std::int64_t total = 0;      ///< the most that a program can have
+  std::int64_t available = 0;  ///< free now
 };
-/// @param root  in front of "/proc" and "/sys", for tests
+/// @param root  put in front of "/proc" and "/sys"; tests have their own
 MachineMemory machine_memory(const std::filesystem::path& root = "/");
 
 }  // namespace kvcache

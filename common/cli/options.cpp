@@ -1,8 +1,8 @@
 /// @file
-/// One table says which options there are, which steps have them, what their values mean and what --help says
-/// of them. CLI11 lays out the help. It does not read the line: it would change what was written (`--prompt=
-/// --json` takes `--json` for the prompt, `010` is eight, `{}` and `[a, b]` are lists), and its messages and
-/// exit codes are not ours; splitting a line into options and values is a page of code.
+/// One table holds the options: which steps have them, what their values mean, and their line of --help.
+/// CLI11 lays out the help. It does not read the line, because it changes what was written: `--prompt=
+/// --json` takes `--json` for the prompt, `010` is eight, `{}` and `[a, b]` are lists. Its messages and exit
+/// codes are its own, too. Splitting a line into options and values is a page of code.
 
 #include "common/cli/options.h"
 
@@ -33,7 +33,7 @@ constexpr std::int64_t largest_count =
 
 // ---- values ----
 
-/// `text` as it can stand in a one-line message: in quotes, control characters spelled out, long ones cut.
+/// `text` for a one-line message: in quotes, with control characters spelled out, cut after 60 bytes.
 std::string in_quotes(std::string_view text) {
   const auto continues_a_character = [](char byte) { return (byte & 0xC0) == 0x80; };  // UTF-8
   std::size_t length = std::min<std::size_t>(text.size(), 60);
@@ -46,18 +46,18 @@ std::string in_quotes(std::string_view text) {
   return result + (length < text.size() ? "...\"" : "\"");
 }
 
-/// One option as it stands on the line.
+/// One option of the line, with its value.
 struct Given {
   std::string option;
   std::string value;
 
-  /// The one form of a message about a value.
+  /// The message about a wrong value, alike for all options.
   InputError must_be(const std::string& expectation) const {
     return InputError(fmt::format("{} must be {}, not {}", option, expectation, in_quotes(value)));
   }
 };
 
-/// Plain digits that fill the whole text: no sign, no space, no leading zero, no exponent.
+/// The number that `text` spells in digits alone: no sign, space, leading zero or exponent.
 template <typename Integer>
 std::optional<Integer> digits(std::string_view text) {
   if (text.empty() || text[0] == '-' || (text.size() > 1 && text[0] == '0')) return std::nullopt;
@@ -74,13 +74,13 @@ std::int64_t whole_number(const Given& given, std::int64_t least, std::int64_t m
   throw given.must_be(fmt::format("a whole number from {} to {} in plain digits{}", least, most, remark));
 }
 
-/// A number from 0 to `most`, which leaves out NaN and infinity, that fills the whole value.
+/// The number from 0 to `most` that the whole value spells. NaN and infinity are refused.
 double real_number(const Given& given, double most, const std::string& expectation) {
   double number;
   const char* const end = given.value.data() + given.value.size();
   auto [stop, error] = std::from_chars(given.value.data(), end, number);
   if (error == std::errc::result_out_of_range) {
-    // Too close to zero it is rounded, as in a request's JSON; too large it becomes infinite.
+    // A number too close to zero is rounded, as in a request's JSON; one too large becomes infinite.
     number = std::strtod(given.value.c_str(), nullptr);
     error = std::errc();
   }
@@ -125,7 +125,7 @@ std::vector<std::int32_t> token_ids(const Given& given) {
 std::int64_t bytes(const Given& given) {
   static constexpr std::pair<std::string_view, std::int64_t> units[] = {
       {"KiB", 1LL << 10}, {"MiB", 1LL << 20},    {"GiB", 1LL << 30}, {"KB", 1'000},
-      {"MB", 1'000'000},  {"GB", 1'000'000'000}, {"B", 1},           {"", 1}};  // the longer ones first
+      {"MB", 1'000'000},  {"GB", 1'000'000'000}, {"B", 1},           {"", 1}};  // longer units first
   for (const auto& [unit, size] : units) {
     if (!given.value.ends_with(unit)) continue;
     const std::optional<std::int64_t> number =
@@ -152,7 +152,7 @@ constexpr Steps every_step = bit_of(Step::no_cache) | steps_2_to_4;
 
 struct OptionSpec {
   std::string_view name;
-  std::string_view value;  ///< what --help calls the value; empty: the option is a flag
+  std::string_view value;  ///< the value's name in --help; empty: the option is a flag
   std::string_view group;  ///< its heading in --help
   std::string_view help;
   Steps steps;
@@ -167,22 +167,22 @@ constexpr std::string_view input = "What to generate", sampling = "Sampling", pl
 const OptionSpec option_table[] = {
     {"--model", "DIR", input, "a Hugging Face checkpoint folder (default: the shipped model)", every_step,
      [](Options& options, const Given& given) { options.model = some_text(given); }},
-    {"--random-weights", "NAME", input, "made-up weights of a known shape, as qwen3-0.6b; no tokenizer", every_step,
+    {"--random-weights", "NAME", input, "random weights of a known shape, as qwen3-0.6b; no tokenizer", every_step,
      [](Options& options, const Given& given) { options.random_weights = some_text(given); }},
-    {"--prompt", "TEXT", input, "a text to continue; repeat it for several (default: one that fits)", every_step,
+    {"--prompt", "TEXT", input, "a text to continue; repeatable (default: \"Once upon a time\")", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
-    {"--prompt-file", "FILE", input, "a text from a file, less one newline at its end; - is stdin; repeatable", every_step,
+    {"--prompt-file", "FILE", input, "a text from a file, without its last newline; - is stdin; repeatable", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(PromptFile{some_text(given)}); }, true},
-    {"--ids", "1,2,3", input, "the same as token ids; repeatable; all three mix in the order given", every_step,
+    {"--ids", "1,2,3", input, "token ids to continue; repeatable, and mixes with the two above", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(token_ids(given)); }, true},
-    {"--no-special-tokens", "", input, "add no BOS and the like to a text: a chat's form has its own", every_step,
+    {"--no-special-tokens", "", input, "add no special tokens, as BOS, to a text that has its own", every_step,
      [](Options& options, const Given&) { options.no_special_tokens = true; }},
-    {"--tokens", "N", input, "new tokens per sequence; 0 computes the prompt only (default: 64)", every_step,
+    {"--tokens", "N", input, "new tokens per sequence; 0 computes only the prompt (default: 64)", every_step,
      [](Options& options, const Given& given) { options.tokens = whole_number(given, 0, largest_count); }},
     {"--ignore-eos", "", input, "do not stop at an end-of-sequence token", every_step,
      [](Options& options, const Given&) { options.ignore_eos = true; }},
 
-    {"--temperature", "T", sampling, "0 is greedy (default: 0)", every_step,
+    {"--temperature", "T", sampling, "divides the logits; 0 picks the most likely token (default: 0)", every_step,
      [](Options& options, const Given& given) {
        options.sampling.temperature = real_number(given, std::numeric_limits<double>::max(), "a finite number >= 0");
      }},
@@ -190,44 +190,44 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.sampling.top_k = whole_number(given, 0, largest_count, "; 0 is off");
      }},
-    {"--top-p", "P", sampling, "pick among the fewest that together reach P; 1 is off (default: 1)", every_step,
+    {"--top-p", "P", sampling, "pick among the fewest that reach probability P; 1 is off (default: 1)", every_step,
      [](Options& options, const Given& given) {
        options.sampling.top_p = real_number(given, 1, "a number from 0 to 1; 1 is off");
      }},
-    {"--seed", "N", sampling, "equal seeds give equal picks (default: 0)", every_step,
+    {"--seed", "N", sampling, "for random picks; equal seeds give equal picks (default: 0)", every_step,
      [](Options& options, const Given& given) {
        const std::optional<std::uint64_t> seed = digits<std::uint64_t>(given.value);
        if (!seed) throw given.must_be("a whole number from 0 to 18446744073709551615 in plain digits");
        options.sampling.seed = *seed;
      }},
 
-    {"--device", "cpu|cuda|auto", place, "(default: auto)", every_step,
+    {"--device", "cpu|cuda|auto", place, "auto is a GPU if one can be used, else the CPU (default: auto)", every_step,
      [](Options& options, const Given& given) {
        options.device = one_of<DeviceChoice>(given, {{"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}, {"auto", DeviceChoice::automatic}});
      }},
-    {"--dtype", "f32|f16|bf16", place, "weights, activations, K/V (default: f32 on CPU; bf16, else f16 on CUDA)", every_step,
+    {"--dtype", "f32|f16|bf16", place, "type of weights and K/V (default: f32 on CPU; bf16, else f16 on CUDA)", every_step,
      [](Options& options, const Given& given) {
        options.dtype = one_of<DType>(given, {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}});
      }},
-    {"--threads", "N", place, "CPU threads (default: one for each processor that may be used)", every_step,
+    {"--threads", "N", place, "CPU threads (default: one for each usable processor)", every_step,
      [](Options& options, const Given& given) { options.threads = static_cast<int>(whole_number(given, 1, 1024)); }},
 
-    {"--max-seq-len", "N", cache, "positions reserved per sequence (default: the model's limit)", step_2,
+    {"--max-seq-len", "N", cache, "slots reserved for each sequence (default: the model's limit)", step_2,
      [](Options& options, const Given& given) { options.max_seq_len = whole_number(given, 1, largest_count); }},
     {"--block-size", "N", cache, "tokens per block (default: 16)", steps_3_4,
      [](Options& options, const Given& given) { options.block_size = whole_number(given, 1, largest_count); }},
-    {"--num-blocks", "N", cache, "blocks in the pool (default: what the request needs)", steps_3_4,
+    {"--num-blocks", "N", cache, "blocks in the pool (default: as many as the sequences need)", steps_3_4,
      [](Options& options, const Given& given) { options.num_blocks = whole_number(given, 1, largest_count); }},
-    {"--kv-memory", "SIZE", cache, "the pool as bytes: 512MiB, 2GB, 1000000; on CUDA also auto", steps_3_4,
+    {"--kv-memory", "SIZE", cache, "size of the pool: 512MiB, 2GB, 1000000; on CUDA also auto", steps_3_4,
      [](Options& options, const Given& given) {
        options.kv_memory_auto = given.value == "auto";
        if (!options.kv_memory_auto) options.kv_memory_bytes = bytes(given);
      }},
-    {"--attention", "gather|paged", cache, "copy K/V together first, or read it in its blocks (default: paged)", steps_3_4,
+    {"--attention", "gather|paged", cache, "gather K/V first, or read it through the block table (default: paged)", steps_3_4,
      [](Options& options, const Given& given) {
        options.attention = one_of<AttentionPath>(given, {{"gather", AttentionPath::gather}, {"paged", AttentionPath::paged}});
      }},
-    {"--debug-fill", "nan|huge|none", cache, "fill blocks with this when they are handed out (default: none)", steps_3_4,
+    {"--debug-fill", "nan|huge|none", cache, "fill fresh blocks with this, to find wrong reads (default: none)", steps_3_4,
      [](Options& options, const Given& given) {
        options.debug_fill = one_of<DebugFill>(given, {{"nan", DebugFill::nan}, {"huge", DebugFill::huge}, {"none", DebugFill::none}});
      }},
@@ -237,13 +237,13 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) {
        options.prefix_cache = one_of<bool>(given, {{"on", true}, {"off", false}});
      }},
-    {"--salt", "TEXT", cache, "equal salts share; with --serve: requests without one (default: none)", step_4,
+    {"--salt", "TEXT", cache, "only equal salts share; with --serve the default salt (default: none)", step_4,
      [](Options& options, const Given& given) { options.salt = some_text(given); }},
-    {"--system-prompt", "TEXT", cache, "computed once and kept, for prompts that begin with it (default: none)", step_4,
+    {"--system-prompt", "TEXT", cache, "computed once and pinned; prompts that begin with it share it", step_4,
      [](Options& options, const Given& given) { options.system_prompt = some_text(given); }},
-    {"--samples", "N", cache, "continuations of each prompt, by fork (default: 1)", step_4,
+    {"--samples", "N", cache, "outputs of each prompt, made by fork (default: 1)", step_4,
      [](Options& options, const Given& given) { options.samples = whole_number(given, 1, 4096); }},
-    {"--host-blocks", "N", cache, "blocks in host memory for what is evicted (default: 0)", step_4,
+    {"--host-blocks", "N", cache, "blocks of the host tier, in host memory (default: 0)", step_4,
      [](Options& options, const Given& given) { options.host_blocks = whole_number(given, 0, largest_count); }},
 
     {"--debug-hash-bits", "N", cache, "keep only N bits of each block hash, to make collisions (default: 64)", step_4,
@@ -251,24 +251,24 @@ const OptionSpec option_table[] = {
 
     {"--serve", "", serving, "answer HTTP requests until SIGTERM or SIGINT", steps_2_to_4,
      [](Options& options, const Given&) { options.serve = true; }},
-    {"--host", "ADDRESS", serving, "where to listen; 0.0.0.0 is everywhere (default: 127.0.0.1)", steps_2_to_4,
+    {"--host", "ADDRESS", serving, "address to listen on; 0.0.0.0 is all (default: 127.0.0.1)", steps_2_to_4,
      [](Options& options, const Given& given) { options.host = some_text(given); }},
-    {"--port", "N", serving, "where to listen; 0 is any that is free (default: 5000)", steps_2_to_4,
+    {"--port", "N", serving, "port to listen on; 0 is any free one (default: 5000)", steps_2_to_4,
      [](Options& options, const Given& given) { options.port = static_cast<int>(whole_number(given, 0, 65535)); }},
-    {"--max-sequences", "N", serving, "that run at a time; others wait (default: 16)", steps_2_to_4,
+    {"--max-sequences", "N", serving, "sequences that run at a time; others wait (default: 16)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_sequences = whole_number(given, 1, 4096); }},
-    {"--max-batch-tokens", "N", serving, "rows of a pass, prompts and decode (default: CPU 64, CUDA 256)", steps_2_to_4,
+    {"--max-batch-tokens", "N", serving, "rows of a pass at most (default: CPU 64, CUDA 256)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
-    {"--max-waiting", "N", serving, "requests that wait; one more is told 429 (default: 1024)", steps_2_to_4,
+    {"--max-waiting", "N", serving, "requests that wait at most; one more gets 429 (default: 1024)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_waiting = whole_number(given, 0, 65536); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
-    {"--logits", "", output, "with --json: the logits after each prompt too", every_step,
+    {"--logits", "", output, "with --json: also the logits after each prompt", every_step,
      [](Options& options, const Given&) { options.logits = true; }},
-    {"--trace", "FILE", output, "what the cache did, as JSON lines; the file is replaced", steps_2_to_4,
+    {"--trace", "FILE", output, "write what the cache did, as JSON lines; replaces the file", steps_2_to_4,
      [](Options& options, const Given& given) { options.trace = some_text(given); }},
-    {"--demo", "", output, "the chapter's walk-through: what the cache does, drawn", every_step,
+    {"--demo", "", output, "draw what the cache does, as in the chapter", every_step,
      [](Options& options, const Given&) { options.demo = true; }},
 };
 // clang-format on
@@ -278,7 +278,7 @@ const OptionSpec* find_option(std::string_view name) {
   return spec == std::end(option_table) ? nullptr : spec;
 }
 
-// ---- names that are not right ----
+// ---- unknown names ----
 
 /// Letters to insert, delete or replace to turn one text into the other (Levenshtein 1966).
 std::size_t edit_distance(std::string_view from, std::string_view to) {
@@ -297,7 +297,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
 
 InputError unknown_option(Step step, std::string_view name) {
   std::string_view nearest;
-  std::size_t smallest = 3;  // two typing errors are close, three are another word
+  std::size_t smallest = 3;  // up to two typing errors make a hint
   for (const OptionSpec& spec : option_table) {
     if ((spec.steps & bit_of(step)) == 0 || name.size() > 2 * spec.name.size()) continue;
     const bool abbreviated = name.size() > 3 && spec.name.starts_with(name);
@@ -323,8 +323,8 @@ InputError option_of_another_step(Step step, const OptionSpec& spec) {
 
 // ---- the line ----
 
-/// A dash and then a letter or a second dash: never taken for the value of the option before it, so that a
-/// forgotten value does not swallow the next option. `-1` and `- item` are values.
+/// A dash, then a letter or a second dash. Such a word is never the value of the option before it: a
+/// forgotten value must not swallow the next option. `-1` and `- item` are values.
 bool looks_like_an_option(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return false;
   const char second = word[1];
@@ -347,19 +347,19 @@ std::string help_of(Step step) {
   add("-h,--help", "", "print this help", output);
   add("--version", "", "print the version", output);
   app.footer(
-      "Of a model's generation_config.json only eos_token_id counts. Its temperature, top_k, top_p and\n"
-      "the like do not: the default is greedy, so that every step gives the same tokens each time.\n"
-      "A value that begins with a dash is written with an equals sign: --prompt=-x.\n"
-      "On a terminal texts come as they are generated, one after the other, in the order of the prompts.\n"
-      "Exit codes: 0 success, 1 a failure while running, 2 an option or an input that is not right.");
+      "Of a model's generation_config.json only eos_token_id counts, not its temperature, top_k or top_p:\n"
+      "the default is greedy, so every step gives the same tokens each time.\n"
+      "A value that begins with a dash needs an equals sign: --prompt=-x.\n"
+      "A terminal shows the texts while they are generated, one after the other.\n"
+      "Exit codes: 0 success, 1 a failure while running, 2 a wrong option or input.");
   app.get_formatter()->column_width(28);
   std::string help = app.help();
   for (std::size_t gap; (gap = help.find("\n\n\n")) != std::string::npos;)
-    help.erase(gap, 1);  // one empty line will do
+    help.erase(gap, 1);  // one empty line is enough
   return help;
 }
 
-/// With --serve every request brings its own; and what tells of one run has no run to tell of.
+/// Settings and reports of one run: with --serve each request brings its settings, and there is no such run.
 constexpr std::string_view options_of_one_run[] = {
     "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
     "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
@@ -377,13 +377,15 @@ void refuse_mixture_with_serving(const Options& options, std::span<const std::st
   const auto* const found = std::ranges::find_if(options_of_one_run, is_given);
   if (found != std::end(options_of_one_run)) {
     throw InputError(
-        fmt::format("{} and --serve exclude each other: a server is asked by requests, each with its own "
-                    "settings",
-                    *found));
+        fmt::format("{} and --serve exclude each other: a server's requests bring their own settings; leave "
+                    "{} out",
+                    *found, *found));
   }
   if (options.max_batch_tokens && *options.max_batch_tokens < options.max_sequences) {
-    throw InputError(fmt::format("--max-batch-tokens {} is fewer than --max-sequences {}: each needs a row",
-                                 *options.max_batch_tokens, options.max_sequences));
+    throw InputError(
+        fmt::format("--max-batch-tokens {} is less than --max-sequences {}: each sequence needs a row; raise "
+                    "the first or lower the second",
+                    *options.max_batch_tokens, options.max_sequences));
   }
 }
 
@@ -392,9 +394,9 @@ void refuse_contradictions(const Options& options) {
   const auto is_text = [](const Prompt& prompt) { return std::holds_alternative<std::string>(prompt); };
   const auto is_file = [](const Prompt& prompt) { return std::holds_alternative<PromptFile>(prompt); };
   if (std::ranges::count(options.prompts, Prompt(PromptFile{"-"})) > 1)
-    throw InputError("--prompt-file - is given twice; stdin can be read only once");
+    throw InputError("--prompt-file - is given twice; stdin can be read only once, so give it once");
   if (random && !options.model.empty()) {
-    throw InputError("--model and --random-weights exclude each other: the weights are read or made up");
+    throw InputError("--model and --random-weights exclude each other; give one of them");
   }
   const bool has_text = std::ranges::any_of(options.prompts, is_text);
   if (random && (has_text || std::ranges::any_of(options.prompts, is_file))) {
@@ -403,20 +405,23 @@ void refuse_contradictions(const Options& options) {
                     has_text ? "--prompt" : "--prompt-file"));
   }
   if (random && !options.system_prompt.empty()) {
-    throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have");
+    throw InputError("--system-prompt needs a tokenizer, which --random-weights does not have; leave it out");
   }
   if (random && options.no_special_tokens) {
-    throw InputError("--no-special-tokens needs a tokenizer, which --random-weights does not have");
+    throw InputError(
+        "--no-special-tokens needs a tokenizer, which --random-weights does not have; leave it out");
   }
   if (options.num_blocks && (options.kv_memory_bytes || options.kv_memory_auto)) {
-    throw InputError("--num-blocks and --kv-memory exclude each other: both set the size of the pool");
+    throw InputError(
+        "--num-blocks and --kv-memory exclude each other: both set the size of the pool; give one of them");
   }
   if (options.demo && options.json) {
-    throw InputError("--demo and --json exclude each other: both write on stdout");
+    throw InputError("--demo and --json exclude each other: both write on stdout; give one of them");
   }
   if (options.logits && !options.json) throw InputError("--logits needs --json");
   if (options.trace == "-")
-    throw InputError("--trace - is not stdout, which is the report's; give a file: --trace trace.jsonl");
+    throw InputError(
+        "--trace - names no file, and stdout is for the report; give a file: --trace trace.jsonl");
 }
 
 }  // namespace
@@ -460,7 +465,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     if (spec == nullptr) throw unknown_option(step, name);
     if ((spec->steps & bit_of(step)) == 0) throw option_of_another_step(step, *spec);
     if (!spec->repeatable && std::ranges::find(seen, name) != seen.end()) {
-      throw InputError(fmt::format("{} is given twice; which one is meant?", name));
+      throw InputError(fmt::format("{} is given twice; give it once", name));
     }
     seen.push_back(name);
 
@@ -468,7 +473,8 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     if (equals != std::string_view::npos) {
       given.value = text.substr(equals + 1);
       if (spec->value.empty()) {
-        throw InputError(fmt::format("{} takes no value, not even {}", name, in_quotes(given.value)));
+        throw InputError(fmt::format("{} takes no value, and {} is given; write {} alone", name,
+                                     in_quotes(given.value), name));
       }
     } else if (!spec->value.empty()) {
       if (word + 1 == argc) throw InputError(fmt::format("{} needs a value: {} {}", name, name, spec->value));
@@ -489,7 +495,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 std::filesystem::path first_model_folder(std::span<const std::filesystem::path> places) {
   std::vector<std::string> names;
   for (const std::filesystem::path& place : places) {
-    std::error_code error;  // a place that cannot be read is not the model, but the message says why
+    std::error_code error;  // a place that cannot be read is skipped, and the message says why
     const std::filesystem::file_status status = std::filesystem::status(place / "config.json", error);
     if (std::filesystem::exists(status)) return place;
     const bool unknown = status.type() == std::filesystem::file_type::none;

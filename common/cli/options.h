@@ -1,6 +1,6 @@
 /// @file
-/// The command line, the same in all four binaries: which options a step has, what their values mean, and one
-/// line of help for everything that is not right.
+/// The command line, the same in all four programs: which options a step has, what their values mean, and a
+/// one-line message for each mistake.
 #pragma once
 
 #include <cstdint>
@@ -23,49 +23,49 @@ enum class Step : std::uint8_t { no_cache = 1, flat_cache = 2, paged = 3, prefix
 /// "step1_no_cache", ...
 std::string name_of(Step step);
 
-/// A text that stands in a file; prompt_file.h reads it.
+/// A prompt in a file; prompt_file.h reads it.
 struct PromptFile {
   std::string name;                                    ///< "-" is stdin
   bool operator==(const PromptFile&) const = default;  ///< the same name
 };
 
-/// One sequence as asked for: a text to encode, token ids as they are, or a file that holds a text.
+/// One prompt as given: a text to encode, token ids, or a file that holds a text.
 using Prompt = std::variant<std::string, std::vector<std::int32_t>, PromptFile>;
 
-/// What `--device` says. `automatic`: a GPU if there is one that can be used, else the CPU.
+/// The value of `--device`. `automatic`: a GPU if one can be used, else the CPU.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
-/// The command line of a step, checked. Each field is the option of its name; an option that the step does
+/// The command line of a step, checked. Each field is the option of its name. An option that the step does
 /// not have keeps its default.
 struct Options {
   std::filesystem::path model;                    ///< empty: the shipped model
   std::string random_weights;                     ///< a shape's name, or empty
-  std::vector<Prompt> prompts;                    ///< in the order of the line; empty: the default prompt
+  std::vector<Prompt> prompts;                    ///< in the order of the command line; empty: the default
   std::int64_t tokens = 64;                       ///< new tokens per sequence
-  bool ignore_eos = false;                        ///< go on after an end-of-sequence id
-  bool no_special_tokens = false;                 ///< the tokenizer adds none to a text
+  bool ignore_eos = false;                        ///< an end-of-sequence id ends no sequence
+  bool no_special_tokens = false;                 ///< the tokenizer adds no special token to a text
   SamplingParams sampling;                        ///< `--temperature`, `--top-k`, `--top-p`, `--seed`
   DeviceChoice device = DeviceChoice::automatic;  ///< where the model runs
   std::optional<DType> dtype;                     ///< none: f32 on the CPU, bf16 on CUDA
-  int threads = 0;                                ///< 0: all
+  int threads = 0;                                ///< 0: one for each usable processor
   bool json = false;                              ///< the report as one JSON object
   bool logits = false;                            ///< with json: the logits after each prompt
   bool demo = false;                              ///< the walk-through
   // steps 2 to 4
-  std::string trace;                             ///< the file that tells what the cache did; empty: none
+  std::string trace;                             ///< the file for what the cache did; empty: none
   bool serve = false;                            ///< answer HTTP requests until a signal ends it
   std::string host = "127.0.0.1";                ///< the address to listen on
   int port = 5000;                               ///< 0: any free one
-  std::optional<std::int64_t> max_batch_tokens;  ///< rows of a pass at most; none: fitting the device
+  std::optional<std::int64_t> max_batch_tokens;  ///< rows of a pass at most; none: what suits the device
   std::int64_t max_sequences = 16;               ///< running at a time
-  std::int64_t max_waiting = 1024;               ///< requests that wait for one of those to end
+  std::int64_t max_waiting = 1024;               ///< requests that wait for a place at most
   // step 2
   std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4
   std::int64_t block_size = 16;                    ///< tokens per block
-  std::optional<std::int64_t> num_blocks;          ///< none: fitting the request
-  std::optional<std::int64_t> kv_memory_bytes;     ///< excludes num_blocks
-  bool kv_memory_auto = false;                     ///< what the device has left; excludes the two above
+  std::optional<std::int64_t> num_blocks;          ///< none: as many as the sequences need
+  std::optional<std::int64_t> kv_memory_bytes;     ///< never together with num_blocks
+  bool kv_memory_auto = false;                     ///< what the device has left; without the two above
   AttentionPath attention = AttentionPath::paged;  ///< how K and V reach attention
   DebugFill debug_fill = DebugFill::none;          ///< what fresh blocks are filled with
   std::int64_t debug_preempt_every = 0;            ///< passes between forced preemptions; 0: none
@@ -75,14 +75,14 @@ struct Options {
   std::string system_prompt;     ///< a prefix that is computed first and pinned; empty: none
   std::int64_t samples = 1;      ///< continuations of each prompt, by fork
   std::int64_t host_blocks = 0;  ///< in the host tier
-  int debug_hash_bits = 64;      ///< of the hash that are used; few make collisions
+  int debug_hash_bits = 64;      ///< bits of a block hash that are kept; few make collisions
 };
 
 /// Parses the command line of `step`. `--help` and `--version` print on stdout and return nothing.
-/// A value is the next word, or what follows the first `=`; a value that looks like an option (a dash, then
-/// a letter or a second dash) has to be given in the second way. Bytes are kept as they are.
-/// @throws InputError: one line with the option and its value and what would be right; for an option that
-/// another step has, the name of that step.
+/// A value is the next word, or the text after the first `=`. A value that looks like an option (a dash, then
+/// a letter or a second dash) needs the `=`. Bytes stay as they are.
+/// @throws InputError with one line: the option, its value, and what would be right; for an option of another
+/// step, the name of that step.
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv);
 
 /// The shipped model's folder: next to an installed binary, else in the source tree it was built from.

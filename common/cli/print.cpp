@@ -1,5 +1,5 @@
 /// @file
-/// The two forms of the report. The JSON names are a contract (schema 1): add to them, never change them.
+/// See print.h. The JSON names are a contract (schema 1): new names may be added, old ones never change.
 
 #include "common/cli/print.h"
 
@@ -23,9 +23,9 @@ using Json = nlohmann::ordered_json;  // keys stay in the order in which they ar
 
 // ---- JSON ----
 
-/// The double that prints like the shortest decimal form of `number`: 0.1F as 0.1, where the double of the
-/// same value would print as 0.10000000149011612. Read back and rounded to float, it is `number` again;
-/// should the two roundings ever disagree, the exact value it is.
+/// The double that prints as the shortest decimal form of `number`: 0.1F as 0.1, although the double of the
+/// same value prints as 0.10000000149011612. A reader that rounds it to float gets `number` again. Should the
+/// two roundings ever disagree, the exact value is printed.
 double shortest(float number) {
   if (!std::isfinite(number)) return number;  // printed as null
   char text[32];
@@ -51,7 +51,7 @@ Json json_of(const SequenceReport& sequence) {
   return json;
 }
 
-/// null for what was not measured.
+/// The number, or null if it was not measured.
 Json json_of(const std::optional<double>& number) {
   return number ? Json(*number) : Json();
 }
@@ -75,14 +75,14 @@ std::string readable_bytes(std::int64_t bytes) {
   static constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB"};
   double size = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  while (size >= 1023.95 && unit + 1 < std::size(units)) {  // what would print as 1024.0 is 1.0 of the next
+  while (size >= 1023.95 && unit + 1 < std::size(units)) {  // 1024.0 prints as 1.0 of the next unit
     size /= 1024;
     ++unit;
   }
   return fmt::format("{:.1f} {}", size, units[unit]);
 }
 
-/// "-" for what was not measured.
+/// The rate in words, "- tokens/s" if it was not measured.
 std::string rate(std::optional<double> tokens_per_s) {
   if (!tokens_per_s) return "- tokens/s";
   return *tokens_per_s < 100

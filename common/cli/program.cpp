@@ -26,8 +26,8 @@
 namespace kvcache {
 namespace {
 
-/// Rows of a server's pass where none are given. On the CPU more make those that decode wait longer for
-/// others' prompts and bring no prompt on much sooner; on a GPU a pass of few rows leaves it idle.
+/// The default of --max-batch-tokens. On the CPU, more rows make the decoding sequences wait longer for
+/// others' prompts, and no prompt gets ready much sooner. On a GPU, a pass of few rows leaves the GPU idle.
 constexpr std::int64_t kRowsOnCpu = 64, kRowsOnCuda = 256;
 
 constexpr const char* kDefaultPrompt = "Once upon a time";
@@ -39,7 +39,7 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
-/// The text of one token, or its name where tokenizer.json's decoder fails at it.
+/// The text of one token, or "token N" where tokenizer.json's decoder fails.
 std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
   try {
     return tokenizer.decode({&id, 1}, /*skip_special=*/false);
@@ -48,7 +48,7 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
   }
 }
 
-/// What of a text is not as its writer may think.
+/// Notes what the writer of a text may not expect: bytes without a token, a doubled special token.
 void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
   if (encoding.bytes_left_out > 0)
     program.notes.push_back(fmt::format("{}: bytes left out, for which the vocabulary has no token: {}", name,
@@ -59,7 +59,7 @@ void add_notes(Program& program, const Encoding& encoding, const std::string& na
                     name, text_of_token(*program.tokenizer, *encoding.doubled)));
 }
 
-/// @throws InputError with `name` in front, for a text that cannot be encoded.
+/// @throws InputError that begins with `name`, for a text that cannot be encoded.
 std::vector<std::int32_t> encode(Program& program, const std::string& text, const std::string& name) {
   Encoding encoding;
   try {
@@ -82,15 +82,15 @@ std::filesystem::path model_folder(const Options& options) {
   return options.model.empty() ? shipped_model_folder() : options.model;
 }
 
-/// A trace replaces its file, so that must be none of what this run reads: weights are mapped, and a run
-/// whose mapped file is cut off ends with a signal. Links and other names of the same file count as the file.
-/// @throws InputError naming the file, and where it is one of.
+/// A trace replaces its file, so the file must be none that this run reads. Weights are mapped, and cutting
+/// off a mapped file ends the run with a signal. A link to a file counts as the file.
+/// @throws InputError that names the file and says what it is.
 void check_trace_is_no_input(const Options& options) {
   std::error_code error;
-  // What does not exist replaces nothing, and nor do pipes and devices.
+  // A new file replaces nothing, and neither does a pipe or a device.
   if (options.trace.empty() || !std::filesystem::is_regular_file(options.trace, error)) return;
   const auto refuse_if_same = [&](const std::filesystem::path& input, const std::string& place) {
-    std::error_code differs;  // what cannot be looked at is not the trace, which could be
+    std::error_code differs;  // a file that cannot be looked at is another one: the trace could be
     if (std::filesystem::equivalent(options.trace, input, differs))
       throw InputError(
           fmt::format("--trace would replace \"{}\", which is {}; give another file", options.trace, place));
@@ -107,14 +107,14 @@ void check_trace_is_no_input(const Options& options) {
     refuse_if_same(entry.path(), fmt::format("a file of the model in {}", folder.string()));
 }
 
-/// Puts the texts of files in their places.
+/// Replaces each prompt file by its text.
 void read_prompt_files(std::vector<Prompt>& prompts) {
   for (Prompt& prompt : prompts) {
     if (const auto* file = std::get_if<PromptFile>(&prompt)) prompt = read_prompt_file(file->name);
   }
 }
 
-/// Whether there is a text to encode: not if everything is given as ids.
+/// Whether there is a text to encode: a prompt, the default prompt or a system prompt.
 bool needs_tokenizer(const Options& options) {
   return (options.prompts.empty() && !options.serve) || !options.system_prompt.empty() ||
          std::ranges::any_of(options.prompts, [](const Prompt& prompt) {
@@ -157,9 +157,8 @@ std::int64_t length_of(const Request& request, const Program& program) {
                   program.model->config().max_position_embeddings);
 }
 
-/// Bytes that K and V can take. On a GPU they share its memory with the activations of a pass; how much those
-/// need is tried out where the cache is to take all the rest, and where passes are still to come that nobody
-/// knows yet.
+/// Bytes that K and V can take. On a GPU they share the memory with the activations of a pass. A trial pass
+/// shows how much these need, where the cache takes all the rest or a server's passes are not known yet.
 std::int64_t memory_for_kv(const Program& program) {
   if (!program.gpu) return machine_memory().total;
   const Options& options = program.options;
@@ -167,14 +166,14 @@ std::int64_t memory_for_kv(const Program& program) {
   const bool takes_the_rest =
       options.kv_memory_auto || options.serve || (!is_sized && program.step == Step::flat_cache);
   if (!takes_the_rest) return free_memory(*program.gpu);
-  // What a server computes in one pass has a bound, but for the prefix that it pins.
+  // A server's pass has a bound, except the one that computes the pinned prefix.
   const std::int64_t rows = options.serve ? rows_of_a_pass(program) : longest_request(program);
   return memory_left_by_a_pass(*program.model, *program.gpu,
                                std::max(rows, std::ssize(program.pinned_prefix)),
                                std::ssize(program.requests));
 }
 
-/// Whether progress is drawn: for a person at a terminal, and not where a program reads the report.
+/// Whether progress is drawn: on a terminal, unless a program reads the JSON report.
 bool shows_progress(const Options& options) {
   return stderr_is_terminal() && (!options.json || isatty(STDOUT_FILENO) == 1);
 }
@@ -198,12 +197,13 @@ Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSe
   Report report = run(*program.model, manager, store, program.requests, settings);
   manager.end(report.blocks, report.counters);
   file.close();
-  if (!file) throw RunError(fmt::format("the trace could not be written to {}: is there room?", name));
+  if (!file)
+    throw RunError(fmt::format("the trace could not be written to {}; check that the disk has room", name));
   return report;
 }
 
-/// Runs the program's requests and draws what a terminal shows meanwhile: a progress line and, where the run
-/// `is_live`, the texts as they come.
+/// Runs the program's requests. A terminal shows a progress line meanwhile and, if the run `is_live`, the
+/// texts while they are generated.
 Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
   const Options& options = program.options;
   const ModelConfig& config = program.model->config();
@@ -230,8 +230,8 @@ Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
   return run_with_trace(program, *cache.manager, store, settings);
 }
 
-/// The text of the output. Where tokenizer.json's decoder fails, it is what came before, and the sequence has
-/// ended with an error.
+/// Sets the text of the output. Where tokenizer.json's decoder fails, the text ends there, and the sequence
+/// has ended with an error.
 void add_text(SequenceReport& sequence, const Tokenizer& tokenizer) {
   std::span<const std::int32_t> ids = sequence.output_ids;
   if (sequence.finish_reason == "stop") ids = ids.first(ids.size() - 1);
@@ -245,7 +245,7 @@ void add_text(SequenceReport& sequence, const Tokenizer& tokenizer) {
   }
 }
 
-/// What a run does not know of itself: what it ran on, and the texts.
+/// Adds what a run does not know: the model, the device and the texts.
 void complete(Report& report, const Program& program) {
   report.step = name_of(program.step);
   report.model = program.model_name;
@@ -256,14 +256,14 @@ void complete(Report& report, const Program& program) {
   for (SequenceReport& sequence : report.sequences) add_text(sequence, *program.tokenizer);
 }
 
-/// "prompt 2", or "prompt 2, sample 1" where prompts have several.
+/// "prompt 2", or "prompt 2, sample 1" where a prompt has several samples.
 std::string name_of_sequence(std::size_t index, std::int64_t samples) {
   const auto number = static_cast<std::int64_t>(index);
   const std::string prompt = fmt::format("prompt {}", number / samples + 1);
   return samples == 1 ? prompt : fmt::format("{}, sample {}", prompt, number % samples + 1);
 }
 
-/// Which sequences ended with an error, and why the first of them did; empty: none did.
+/// The sequences that ended with an error, and why the first of them did; empty: none.
 std::string failure_of(const Report& report, std::int64_t samples) {
   std::string failure, others;
   for (std::size_t index = 0; index < report.sequences.size(); ++index) {
@@ -321,7 +321,7 @@ Program load_program(Step step, Options options) {
     program.pinned_prefix = encode(program, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
-  // Only now: what is refused is told in one line alone.
+  // Only now: a refusal is a single line, without notes before it.
   for (const std::string& note : program.notes) fmt::print(stderr, "note: {}\n", note);
   program.memory = memory_for_kv(program);
   program.memory_to_serve = program.gpu ? program.memory : machine_memory().available / 2;

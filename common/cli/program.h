@@ -1,6 +1,6 @@
 /// @file
-/// What the four programs have in common around their cache: from the command line to a loaded model and
-/// requests, and from a report to what is printed.
+/// What the four programs do alike around their cache: load the model and the requests that the command line
+/// asks for, run them, and print the report.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace cuda {
 class Device;  // complete only in a build with CUDA
 }
 
-/// A model that is ready to run and the sequences asked for.
+/// A model that is ready to run, and the requests.
 struct Program {
   Step step;                                ///< which of the four programs
   Options options;                          ///< as parsed
@@ -30,19 +30,19 @@ struct Program {
   std::unique_ptr<ThreadPool> threads;      ///< for everything that runs on the CPU
   std::shared_ptr<const cuda::Device> gpu;  ///< none: the model runs on the CPU
   std::int64_t memory;                      ///< bytes that K and V can take
-  /// That a server takes for them at most where the command line does not say how many: half of what the
-  /// machine has left beside the weights, or what a GPU has.
+  /// Bytes that a server takes for K and V at most, where the command line gives no size: half of the memory
+  /// that the weights leave on the CPU, all that they leave on a GPU.
   std::int64_t memory_to_serve;
   std::optional<Tokenizer> tokenizer;  ///< none with random weights
   std::unique_ptr<Transformer> model;  ///< weights loaded, on the device
-  /// In the order of the command line, samples of one prompt together. With --serve nobody has asked yet:
-  /// then these are what memory is made for, as many whole contexts as can run at a time.
+  /// In the order of the command line, the samples of one prompt together. With --serve there is no request
+  /// yet: these then stand for the sequences that can run at a time, each as long as the context.
   std::vector<Request> requests;
   std::vector<std::int32_t> pinned_prefix;  ///< ids of --system-prompt; empty: none
-  std::vector<std::string> notes = {};      ///< what of the texts is not as their writer may think
+  std::vector<std::string> notes = {};      ///< surprises in the texts, for their writer
 };
 
-/// A step's memory of keys and values: its bookkeeping and its storage.
+/// A step's cache: its bookkeeping and its storage.
 struct Cache {
   std::unique_ptr<KvManager> manager;  ///< plans passes
   std::unique_ptr<KvStore> store;      ///< follows the plans
@@ -52,31 +52,31 @@ struct Cache {
 using MakeCache = std::function<Cache(const Program&)>;
 
 /// Loads what `options` ask for and checks every prompt.
-/// @throws InputError for a prompt file that cannot be read, a prompt that is empty, too long for the
-/// context, or has an id outside the vocabulary, for a trace that would replace what is read, and as the
-/// loading of config, weights and tokenizer does. RunError when the device is missing.
+/// @throws InputError for a prompt file that cannot be read; a prompt that is empty, too long for the
+/// context, or has an id outside the vocabulary; a trace that would replace a file that is read; and as the
+/// readers of config, weights and tokenizer do. RunError when the device is missing.
 Program load_program(Step step, Options options);
 
-/// The prompts of `--demo` where none are given: four of different lengths, the second a longer form of the
-/// first.
+/// Adds the default prompts of `--demo`: four of different lengths, three with the same beginning.
 void add_demo_prompts(Options& options);
 
-/// Rows of a pass at most, where the program serves: as the command line says, or what the device is good at,
-/// measured in docs/serving.md. No fewer than the sequences that can run.
+/// The most rows of a server's pass: as the command line says, else what suits the device (measured in
+/// docs/serving.md), and at least one for each sequence that can run.
 std::int64_t rows_of_a_pass(const Program& program);
 
-/// The most tokens that any request can come to: prompt and output, within the context.
+/// The most tokens that one of the requests can have, prompt and output, within the context.
 std::int64_t longest_request(const Program& program);
-/// The same of all requests together.
+/// The same, summed over all requests.
 std::int64_t tokens_of_all_requests(const Program& program);
 
-/// @throws InputError for a prompt that `manager` could never hold, with the numbers and the `remedy`.
+/// @throws InputError for a prompt that is longer than the capacity of `manager`, with both numbers and the
+/// `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);
 
-/// Runs the program's requests and prints the report on stdout: JSON, or text that streams as it is generated
-/// when stdout is a terminal.
-/// @throws RunError naming the sequences whose logits are not finite, after the report is printed; where that
-/// is all of them, in place of it.
+/// Runs the program's requests and prints the report on stdout, as JSON or as text. A terminal shows the
+/// texts while they are generated.
+/// @throws RunError that names the sequences that failed, after the report is printed. If all have failed, no
+/// report is printed.
 /// @return the report, complete with texts.
 Report run_and_print(Program& program, const Cache& cache);
 

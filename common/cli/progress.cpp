@@ -1,6 +1,5 @@
 /// @file
-/// The progress line. It is written past the end of the visible text and erased with the terminal's own
-/// sequence, so that nothing of it stays.
+/// See progress.h. The terminal's own sequence erases the line, so that nothing of it stays.
 
 #include "common/cli/progress.h"
 

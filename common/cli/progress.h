@@ -1,5 +1,5 @@
 /// @file
-/// A progress line on stderr for work that takes long, shown only on a terminal and only after a second.
+/// A progress line on stderr for long work, shown on a terminal after one second.
 #pragma once
 
 #include <chrono>
@@ -14,16 +14,16 @@
 
 namespace kvcache {
 
-/// The time now. Tests have one of their own.
+/// Gives the time now. Tests have a clock of their own.
 using ProgressClock = std::function<std::chrono::steady_clock::time_point()>;
 
-/// Whether stderr is a terminal, on which a line can be redrawn.
+/// Whether stderr is a terminal, where a line can be redrawn.
 bool stderr_is_terminal();
 
 /// `progress(fraction)` redraws "Loading weights  42%" in place; the destructor erases the line.
 class ProgressLine {
  public:
-  /// @param what   is shown before the per cent: "Loading weights"
+  /// @param what   the words before the per cent, "Loading weights"
   /// @param shown  false: nothing is ever written
   explicit ProgressLine(std::string what, bool shown = stderr_is_terminal(),
                         ProgressClock now = std::chrono::steady_clock::now);
@@ -39,22 +39,22 @@ class ProgressLine {
   bool shown_;
   ProgressClock now_;
   std::chrono::steady_clock::time_point begin_;
-  int last_percent_ = -1;  // of what stands on the terminal; -1: nothing does
+  int last_percent_ = -1;  // that the terminal shows; -1: none
 };
 
-/// A store that draws a progress line for each pass, "Prefill, 4,800 tokens  42%", until the text begins;
-/// keys and values go to the store behind it. The line counts layers: every row goes through a layer before
-/// any row goes through the next one, so between two layers all rows are done to the same part.
+/// A store that draws a progress line for each pass, "Prefill, 4,800 tokens  42%", until the text begins.
+/// Keys and values go on to another store. The line counts layers: all rows go through a layer before any row
+/// goes through the next.
 class PassProgress final : public KvStore {
  public:
-  /// @param store   of a CPU, behind this one: a GPU is told of all layers before it has computed the first
+  /// @param store   the store that keeps K and V, on a CPU: a GPU gets all layers before it has computed one
   /// @param layers  of the model
   /// @param shown   as of ProgressLine
   PassProgress(KvStore& store, std::int64_t layers, bool shown,
                ProgressClock now = std::chrono::steady_clock::now)
       : store_(store), layers_(layers), shown_(shown), now_(std::move(now)) {}
 
-  /// Text is on the terminal: from now on a line would be drawn over it.
+  /// Text is on the terminal, and a line would be drawn over it: no line from now on.
   void text_begins() { shown_ = false; }
 
   void begin(const PassPlan& plan) override;

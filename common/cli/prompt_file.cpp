@@ -20,7 +20,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{256}
-                                   << 20;  // what endless files end at: no context is as long
+                                   << 20;  // longer than any context; an endless file ends here
 
 /// An open file; stdin stays open.
 class OpenFile {
@@ -61,7 +61,8 @@ std::string read_prompt_file(const std::string& name) {
     }
     text += bytes;
     if (text.size() > kMostBytes)
-      throw refusal(fmt::format("it holds more than {} MiB, more than any context", kMostBytes >> 20U));
+      throw refusal(fmt::format("it holds more than {} MiB, more than any context; give a shorter text",
+                                kMostBytes >> 20U));
   }
   if (const std::optional<std::size_t> offset = find_invalid_utf8(text)) {
     throw refusal(

@@ -1,5 +1,5 @@
 /// @file
-/// Exceptions to exit codes.
+/// See run_main.h.
 
 #include "common/cli/run_main.h"
 
@@ -19,9 +19,10 @@ namespace {
 
 constexpr int failed = 1, wrong_input = 2;
 constexpr const char* out_of_memory =
-    "error: out of memory: the model, its K/V memory and the sequences asked for need more than there is\n";
+    "error: out of memory: the model, its K/V memory and the sequences need more than there is; ask for "
+    "less\n";
 
-/// Prints the message as one line whatever it holds: a library's may have several, a path any byte.
+/// Prints the message as one line. A library's message may have several lines, a path any byte.
 void print_error(std::string message) {
   for (char& character : message) {
     if ((character >= 0 && character < ' ') || character == 0x7F) character = ' ';
@@ -39,7 +40,7 @@ int exit_code_of(const std::function<int()>& body) {
     return wrong_input;
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
-    std::fputs(out_of_memory, stderr);  // with no string made, for which there may be no memory either
+    std::fputs(out_of_memory, stderr);  // a constant: there may be no memory for a new string
   } catch (const std::exception& error) {
     print_error(error.what());
   } catch (...) {
@@ -48,8 +49,8 @@ int exit_code_of(const std::function<int()>& body) {
   return failed;
 }
 
-/// For an exception that nothing can catch: in a thread, or out of a destructor. Libraries' destructors
-/// allocate too, so memory may run out a second time while the first shortage unwinds the stack.
+/// Ends the process on an exception that nothing can catch: in a thread, or out of a destructor. Libraries'
+/// destructors allocate, too, so memory may run out a second time while the first shortage unwinds the stack.
 [[noreturn]] void end_on_uncaught() {
   const std::exception_ptr exception = std::current_exception();
   if (exception == nullptr) std::abort();
@@ -62,8 +63,8 @@ int run_main(const std::function<int()>& body) {
   explain_lost_pages();
   std::set_terminate(end_on_uncaught);
   const int code = exit_code_of(body);
-  if (code != 0) return code;  // its line has been printed; one is enough
-  // Buffered output fails only when it is flushed, which exit would do without telling anyone.
+  if (code != 0) return code;  // its line is printed already
+  // Buffered output fails only when it is flushed; exit would flush it and ignore the failure.
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     const std::string reason = errno != 0 ? std::strerror(errno) : "an earlier write failed";

@@ -1,20 +1,21 @@
 /// @file
-/// What all four `main` functions do around their work: every failure becomes one line on stderr and an exit
-/// code.
+/// What every `main` function does around its work: a failure becomes one line on stderr and an exit code.
 #pragma once
 
 #include <functional>
 
 namespace kvcache {
 
-/// Runs `body` and returns what it returns, or: 2 after an InputError; 1 after any other exception, and when
-/// the output could not be written (a full disk, a closed stdout). Each of these prints `error: ...` on
-/// stderr, as one line. A reader that goes away (`| head -1`) ends the program through SIGPIPE, quietly, as
-/// it ends other command-line tools; where that signal is ignored it is a failure to write.
+/// Runs `body`. Each failure prints one line `error: ...` on stderr.
+///
+/// A reader that goes away (`| head -1`) ends the program quietly through SIGPIPE, as it ends other
+/// command-line tools. Where that signal is ignored, the output could not be written.
 ///
 /// An exception that nothing can catch, such as a shortage of memory in a thread or a destructor, ends the
-/// process with the same line and code. A model file cut short while it is in use gets its line too, see
-/// explain_lost_pages.
+/// process with the same line and code. A model file that is cut short while it is in use gets a line, too
+/// (explain_lost_pages).
+/// @return what `body` returns; 2 after an InputError; 1 after any other exception, and if the output could
+/// not be written (a full disk, a closed stdout).
 int run_main(const std::function<int()>& body);
 
 }  // namespace kvcache

@@ -1,5 +1,5 @@
 /// @file
-/// Drawing on a terminal: colours where they are seen, plain text where the output goes to a file.
+/// Colours for drawings on a terminal, and plain text for output that goes to a file.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,10 @@
 
 namespace kvcache {
 
-/// `text` on the background of the sequence's colour (six of them, in turn), or unchanged if stdout is no
-/// terminal.
+/// `text` on the background of the sequence's colour, one of six in turn; unchanged if stdout is no terminal.
 std::string paint(std::string_view text, std::int64_t sequence);
 
-/// "A" to "Z" for the sequences of a drawing, in turn.
+/// The letter of a sequence in a drawing, 'A' to 'Z' in turn.
 char letter_of(std::int64_t sequence);
 
 }  // namespace kvcache

@@ -203,7 +203,7 @@ PassPlan pin_prefix(Transformer& model, KvManager& manager, KvStore& store,
                     std::span<const std::int32_t> token_ids, std::int32_t sequence) {
   const Work work{sequence, token_ids};
   std::optional<PassPlan> plan = manager.plan({&work, 1});
-  if (!plan) throw RunError("the pool is too small for the system prompt");
+  if (!plan) throw RunError("the pool is too small for the system prompt; raise --num-blocks or --kv-memory");
   model.forward(*plan, store);
   manager.commit(*plan);
   Sampler greedy{SamplingParams{}};

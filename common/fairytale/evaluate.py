@@ -1,9 +1,9 @@
-"""Measures a trained checkpoint as it ships, with Hugging Face transformers, and prints the result as Markdown.
+"""Measures a finished checkpoint with Hugging Face transformers, and prints the result as Markdown.
 
     python evaluate.py CHECKPOINT CORPUS
 
-Two measures: bits per byte of the held-out tales, and how many greedy continuations run into a short loop, of ten
-prompts and of some 200 beginnings of passages from the held-out tales.
+It measures two things: the bits per byte of the held-out tales, and how many greedy texts run into a short loop. The greedy
+texts continue ten prompts, and some 200 beginnings of passages from the held-out tales.
 """
 
 import argparse
@@ -30,9 +30,9 @@ PROMPTS = [
     "Far out at sea there was an island",
 ]
 NEW_TOKENS = 64
-PREFIX, PREFIX_EVERY = 32, 512  # tokens: a held-out passage begins so often, and so much of it is given
-LONGEST_UNIT, REPEATS = 8, 3  # a loop: so many tokens or fewer, three times one after the other
-LONG_WINDOW = 12  # ... or the same run of so many tokens twice anywhere
+PREFIX, PREFIX_EVERY = 32, 512  # tokens that are given of a passage, and tokens between the beginnings of two
+LONGEST_UNIT, REPEATS = 8, 3  # a loop: up to 8 tokens, three times in a row
+LONG_WINDOW = 12  # or a run of 12 tokens twice, anywhere
 
 
 def loops(ids: list[int]) -> bool:
@@ -53,7 +53,7 @@ def held_out_prefixes(tales: list[list[int]]) -> list[list[int]]:
 
 @torch.no_grad()
 def held_out_bits_per_byte(model, tokenizer, texts: list[str]) -> float:
-    """Bits of all held-out tales, the end-of-tale tokens counted in, divided by their UTF-8 bytes."""
+    """Bits of all held-out tales, with their end-of-tale tokens, divided by the tales' UTF-8 bytes."""
     end = tokenizer.eos_token_id
     ids = [torch.tensor(tokenizer(text)["input_ids"] + [end]) for text in texts]
     nats = 0.0

@@ -1,9 +1,9 @@
 """Turns a folder of plain-text books into a list of clean tales.
 
-The folder holds one UTF-8 text file a book, named as in BOOKS below: public-domain editions from which the publisher's
-header, footer and credits have been removed. A file that BOOKS does not name is read too, from its first line, as a
-collection of tales. Titles, contents pages, prefaces, footnotes and picture captions are dropped, wrapped lines are
-joined, and paragraphs are kept. The spelling and the quotation marks stay as each edition has them.
+The folder holds one UTF-8 text file for each book, named as in BOOKS below: a public-domain edition without the publisher's
+header, footer and credits. A file that BOOKS does not name is read from its first line, as a collection of tales. Titles,
+contents pages, prefaces, footnotes and picture captions are dropped, wrapped lines are joined, and paragraphs are kept.
+Each edition keeps its spelling and its quotation marks.
 
     python prepare_data.py CORPUS            # prints what was found
     python prepare_data.py CORPUS --show 12  # prints tale 12
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HELD_OUT_BOOKS = {"macdonald-light-princess"}
-HELD_OUT_EVERY = 25  # of the tales of all other collections, one in so many is held out
+HELD_OUT_EVERY = 25  # one in 25 tales of all other collections is held out
 SHORTEST_TALE = 400  # characters; shorter pieces are mottoes and left-over headings
-SHINGLE = 8  # words; a tale that shares half of its runs of so many words with earlier ones is the same tale again
+SHINGLE = 8  # words in a run; a tale that shares half of its runs with earlier tales is dropped as a copy
 
 
 @dataclass(frozen=True)
 class Book:
     author: str
     title: str
-    novel: bool = False  # one tale in chapters, against a collection of tales
-    start: str = ""  # the first words of the first tale; what stands before is dropped
-    stop: str = ""  # the first words of what follows the last tale
-    heading: str = ""  # what a tale's heading looks like, where the general rule does not do
+    novel: bool = False  # one tale in chapters, not a collection of tales
+    start: str = ""  # the first words of the first tale; text before them is dropped
+    stop: str = ""  # the first words after the last tale
+    heading: str = ""  # pattern of a tale's heading, where the general rule fails
     skip: str = ""  # headings of sections that are no tales
     indented: bool = False  # only indented text is a tale, the rest is commentary
 
@@ -259,7 +259,7 @@ def shingles(text: str) -> set[tuple[str, ...]]:
 
 
 def read_corpus(folder: Path) -> list[Tale]:
-    """All tales of the folder's books, in the order of the file names, none of them twice."""
+    """All tales of the folder's books, in the order of the file names, without copies."""
     tales, collected, seen = [], 0, set()
     for path in sorted(folder.glob("*.txt")):
         book = BOOKS.get(path.stem, Book("unknown", path.stem))

@@ -2,13 +2,14 @@
 
     python train.py CORPUS OUT
 
-unlearn_loops.py then finishes the model. CORPUS is a folder of public-domain plain texts, one a book; prepare_data.py says
-what it expects and README.md lists the books. OUT becomes a plain Hugging Face checkpoint (config.json,
-generation_config.json, model.safetensors in bfloat16, tokenizer.json, tokenizer_config.json). It always holds the best
-model so far by held-out loss, so the run may be cut off at any time. evaluate.py measures the result.
+CORPUS is a folder of public-domain plain texts, one for each book; prepare_data.py says how they are named, and README.md
+lists the books. OUT becomes a plain Hugging Face checkpoint (config.json, generation_config.json, model.safetensors in
+bfloat16, tokenizer.json, tokenizer_config.json). OUT always holds the model with the lowest held-out loss so far, so the
+run may be cut off at any time. unlearn_loops.py then finishes the model, and evaluate.py measures it.
 
-The weights are kept in float32 and multiplied in bfloat16. Each matrix kind is one parameter [layers, out, in], so that
-the optimiser treats all layers in one batch: a small model is bound by kernel launches, not by arithmetic.
+The weights are kept in float32 and multiplied in bfloat16. All layers' matrices of a kind are one parameter
+[layers, out, in], so the optimiser treats the layers in one batch: kernel launches cost a small model more time than
+arithmetic does.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from prepare_data import Tale, read_corpus
 
 disable_progress_bar()
 END_OF_TALE = "<|endoftext|>"  # between tales in training; the model's end-of-sequence token
-SPLIT = (  # how Qwen2 cuts a text into pieces before byte-pair merges
+SPLIT = (  # Qwen2's pattern, which cuts a text into pieces before byte-pair merges
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CONTEXT = 1024  # tokens
@@ -38,7 +39,7 @@ INNER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level byte-pair encoding; any text can be encoded and comes back unchanged but for Unicode's NFC form."""
+    """Byte-level byte-pair encoding. Any text can be encoded, and comes back in Unicode's NFC form."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -95,7 +96,7 @@ class TaleModel(nn.Module):
         def matrix(rows: int, columns: int, scale: float = 1.0) -> nn.Parameter:
             return nn.Parameter(torch.randn(layers, rows, columns) * scale / math.sqrt(columns))
 
-        residual = 1 / math.sqrt(2 * layers)  # what is added to the residual stream starts small
+        residual = 1 / math.sqrt(2 * layers)  # outputs into the residual stream start small
         self.embedding = nn.Parameter(torch.randn(config.vocab_size, hidden) * 0.02)  # [vocab, hidden], also the output
         self.q, self.k, self.v = matrix(query, hidden), matrix(key, hidden), matrix(key, hidden)
         self.o = matrix(hidden, query, residual)
@@ -186,7 +187,7 @@ def save_checkpoint(model: TaleModel, tokenizer: PreTrainedTokenizerFast, out: P
     checkpoint.save_pretrained(out)
     tokenizer.save_pretrained(out)
     config = json.loads((out / "config.json").read_text())
-    config["rope_theta"] = model.config.rope_parameters["rope_theta"]  # where transformers 4 looks for it
+    config["rope_theta"] = model.config.rope_parameters["rope_theta"]  # transformers 4 looks for it here
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -330,7 +331,7 @@ def held_out_windows(tales: list[Tensor], end: int, length: int) -> tuple[Tensor
             targets.append(F.pad(target, (0, padding), value=-100))
             if scored == len(text) - 1:
                 break
-    while len(ids) % rows:  # equal batches, so that nothing is compiled twice
+    while len(ids) % rows:  # equal batches: the compiler meets one shape
         ids.append(torch.zeros_like(ids[0]))
         targets.append(torch.full_like(targets[0], -100))
     return torch.stack(ids).view(-1, rows, length), torch.stack(targets).view(-1, rows, length)
@@ -377,7 +378,7 @@ def train(arguments: argparse.Namespace) -> None:
         intermediate_size=768,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        # 2^16, so that the rotation speeds are 1, 1/2, 1/4, ...: exact in bfloat16 too, if a loader rounds them.
+        # 2^16 makes the rotation speeds 1, 1/2, 1/4, ...: exact in bfloat16, too, if a loader rounds them.
         rope_parameters={"rope_type": "default", "rope_theta": 65536.0},
         bos_token_id=end,
         eos_token_id=end,
@@ -440,11 +441,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch", type=int, default=32, help="windows per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
-    parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
+    parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin where a tale begins")
     parser.add_argument("--warm-up", type=int, default=200, help="steps")
     add_optimizer_arguments(parser)
     parser.add_argument("--evaluate-every", type=int, default=250, help="steps")
-    parser.add_argument("--patience", type=int, default=2000, help="stop after so many steps with no gain")
+    parser.add_argument("--patience", type=int, default=2000, help="stop after so many steps without a lower held-out loss")
     parser.add_argument("--minutes", type=float, default=60, help="stop after so many minutes")
     parser.add_argument("--seed", type=int, default=1)
     train(parser.parse_args())

@@ -2,11 +2,11 @@
 
     python unlearn_loops.py CHECKPOINT CORPUS OUT
 
-CHECKPOINT is what train.py made; OUT becomes a checkpoint of the same form. A model trained on next tokens alone finds
-what it has just written the likeliest continuation, and greedy text soon goes round in circles. So here it continues the
-beginnings of real passages greedily, and wherever it completes a run of tokens that stands earlier in the passage, the
-last of them counts by the unlikelihood loss -log(1 - p) of Welleck et al., "Neural text generation with unlikelihood
-training" (2019). Every step takes ordinary windows of real text as well, so that the model keeps what it knows.
+CHECKPOINT is a checkpoint of train.py; OUT becomes a checkpoint of the same form. A model that was trained on next tokens
+alone finds its own last words the likeliest continuation, so greedy text soon goes round in circles. Here the model
+continues the beginnings of real passages greedily. Where a token completes a run of tokens that stands earlier in the
+passage, it counts by the unlikelihood loss -log(1 - p) of Welleck et al., "Neural text generation with unlikelihood
+training" (2019). Every step also takes ordinary windows of real text, so the model keeps what it knows.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from train import (
     save_checkpoint,
 )
 
-PREFIX = (2, 48)  # tokens of a passage that are given, at least and at most
+PREFIX = (2, 48)  # the fewest and the most tokens that are given of a passage
 
 
 class Writer:
@@ -45,11 +45,11 @@ class Writer:
         device = model.embedding.device
         self.cache = Cache(model.config, rows, tokens, device)
         self.ids = torch.zeros(rows, tokens, dtype=torch.long, device=device)
-        self.given = torch.ones(rows, dtype=torch.long, device=device)  # tokens of each row that are not to be written
+        self.given = torch.ones(rows, dtype=torch.long, device=device)  # given tokens of each row, which are not written
         self.replay = self.record() if device.type == "cuda" else self.step
 
     def step(self) -> None:
-        """Reads the token at the cache's position in every row, and writes the next one where it is not given."""
+        """Reads the token at the cache's position in every row, and writes the next token unless it is given."""
         position = self.cache.position
         best = self.model.logits(self.ids.index_select(1, position), self.cache).argmax(-1)
         given = self.ids.index_select(1, position + 1)
@@ -59,7 +59,7 @@ class Writer:
     @torch.no_grad()
     def record(self):
         self.model.eval()
-        stream = torch.cuda.Stream()  # some steps first, on a stream of their own, as recording demands
+        stream = torch.cuda.Stream()  # recording needs some steps before it, on a stream of their own
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
@@ -72,7 +72,7 @@ class Writer:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, given: Tensor) -> Tensor:
-        """ids [rows, tokens], of which the first ones, given [rows], are kept and the others written."""
+        """ids [rows, tokens]: the first given [rows] tokens of each row are kept, and the others written."""
         self.model.eval()
         self.ids.copy_(ids)
         self.given.copy_(given)
@@ -84,7 +84,7 @@ class Writer:
 
 
 def repeats(ids: Tensor, run: int) -> Tensor:
-    """Whether a token completes a run of so many tokens that stands earlier in its row, [rows, tokens]."""
+    """Whether a token completes a run, of this length, that stands earlier in its row, [rows, tokens]."""
     same = ids[:, :, None] == ids[:, None, :]
     windows = ids.shape[1] - run + 1
     equal = torch.stack([same[:, at : at + windows, at : at + windows] for at in range(run)]).all(0)
@@ -94,7 +94,7 @@ def repeats(ids: Tensor, run: int) -> Tensor:
 
 
 def looping(writer: Writer, prefixes: list[list[int]], end: int) -> int:
-    """How many of the prefixes, at most as many as the writer has rows, lead to a short loop."""
+    """How many of the prefixes lead to a short loop; no more prefixes than the writer has rows."""
     ids = torch.zeros_like(writer.ids)
     for row, prefix in enumerate(prefixes):
         ids[row, : len(prefix)] = torch.tensor(prefix)
@@ -120,7 +120,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = load_checkpoint(arguments.checkpoint, arguments.dropout).to(device)
     optimizer = Optimizer(model, arguments)
     windows = Windows(training_ids, arguments.window + 1, arguments.batch, arguments.at_start, arguments.seed)
-    # half of the passages begin as a tale begins
+    # half of the passages begin where a tale begins
     passages = Windows(training_ids, arguments.written, arguments.rows, arguments.rows // 2, arguments.seed)
     writer = Writer(model, arguments.rows, arguments.written)
     lengths = random.Random(arguments.seed)
@@ -155,7 +155,7 @@ def train(arguments: argparse.Namespace) -> None:
     save_checkpoint(model, tokenizer, arguments.out)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(parameter.bfloat16())  # what was saved
+            parameter.copy_(parameter.bfloat16())  # as saved
     report(arguments.steps)
 
 
@@ -167,12 +167,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16, help="windows of real text per step")
     parser.add_argument("--window", type=int, default=1024, help="tokens per window")
-    parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin as a tale begins")
+    parser.add_argument("--at-start", type=int, default=4, help="windows per step that begin where a tale begins")
     parser.add_argument("--rows", type=int, default=256, help="passages that the model continues per step")
     parser.add_argument("--written", type=int, default=160, help="tokens per passage, given and written")
-    parser.add_argument("--run", type=int, default=4, help="tokens that are not to be written a second time")
-    parser.add_argument("--weight", type=float, default=10.0, help="of the unlikelihood loss")
-    parser.add_argument("--rate", type=float, default=0.02, help="highest learning rate, as a part of train.py's")
+    parser.add_argument("--run", type=int, default=4, help="length of the runs of tokens that count as repeated")
+    parser.add_argument("--weight", type=float, default=10.0, help="weight of the unlikelihood loss")
+    parser.add_argument("--rate", type=float, default=0.02, help="highest learning rate, as a share of train.py's")
     parser.add_argument("--warm-up", type=int, default=20, help="steps")
     parser.add_argument("--report-every", type=int, default=50, help="steps")
     parser.add_argument("--seed", type=int, default=1)

@@ -108,8 +108,9 @@ void check_text_length(const std::string& text, const std::string& name, const S
   if (!bytes_of_a_token || std::ssize(text) <= tokens * *bytes_of_a_token) return;
   throw RequestError(
       422, name,
-      fmt::format("{} has {} bytes, and no text of more than {} is short enough: at most {} tokens fit", name,
-                  text.size(), tokens * *bytes_of_a_token, tokens));
+      fmt::format("{} has {} bytes; at most {} tokens fit, and more than {} bytes are always more tokens; "
+                  "give a shorter text",
+                  name, text.size(), tokens, tokens * *bytes_of_a_token));
 }
 
 Encoding encode_prompt(const RequestFields& fields, const std::string& text, const std::string& name,
@@ -129,9 +130,9 @@ Encoding encode_prompt(const RequestFields& fields, const std::string& text, con
   const std::int64_t vocab_size = model.config->vocab_size;
   for (const std::int32_t id : encoding.ids) {
     if (id >= vocab_size)
-      throw RequestError(400, name,
-                         fmt::format("{} has a token with id {}, and this model has those from 0 to {} alone",
-                                     name, id, vocab_size - 1));
+      throw RequestError(
+          400, name,
+          fmt::format("{} has a token with id {}; this model has the ids 0 to {}", name, id, vocab_size - 1));
   }
   return encoding;
 }

@@ -264,7 +264,8 @@ void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
 
 void GenerationServer::refuse_one_too_many(const Exchange& exchange) {
   const std::int64_t seconds = pace_.retry_after(requests(), Pace::Clock::now());
-  exchange->answer(later(error_answer(429, "as many requests wait as may; try again later"), seconds));
+  exchange->answer(
+      later(error_answer(429, "the queue of waiting requests is full; try again later"), seconds));
 }
 
 /// Requests that are still to be read, so that the engine does not have them yet.

@@ -158,7 +158,7 @@ std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_sin
 }
 
 void HttpConnection::turn_away() {
-  HttpAnswer answer = error_answer(503, "the server has as many connections as it takes; try again later");
+  HttpAnswer answer = error_answer(503, "the server has no free connection; try again later");
   answer.headers.emplace_back("Retry-After", "1");
   refuse(answer);
   read_more();

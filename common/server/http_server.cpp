@@ -157,16 +157,16 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   void handle(const std::shared_ptr<HttpExchange>& exchange) override {
     const HttpRequest& request = exchange->request();
     if (request.cross_site && request.method != "GET" && request.method != "HEAD")
-      return exchange->answer(error_answer(403, "a page of another site may not ask this"));
+      return exchange->answer(
+          error_answer(403, "a web page of another site asks for this; only this server's own page may"));
     if (listens_to_this_machine_alone() && !is_this_machine(request.host))
       return exchange->answer(
-          error_answer(403, fmt::format("Host is {}, and only this machine is listened to; ask {}",
+          error_answer(403, fmt::format("Host is {}, and this server answers only this machine; ask {}",
                                         shortened(request.host), address_)));
     if (!request.body.empty() && !is_plain(request.coding)) {
-      HttpAnswer answer = error_answer(
-          415,
-          fmt::format("Content-Encoding is {}, and bodies are read as they are alone; send it without one",
-                      shortened(request.coding)));
+      HttpAnswer answer =
+          error_answer(415, fmt::format("Content-Encoding is {}; send the body without an encoding",
+                                        shortened(request.coding)));
       answer.headers.emplace_back("Accept-Encoding", "identity");
       return exchange->answer(answer);
     }

@@ -187,18 +187,18 @@ void refuse_what_is_not_done(const RequestFields& fields) {
     if (value == nullptr || (!neutral.is_null() && *value == neutral)) continue;
     const std::string harmless = neutral.is_null() ? "" : shown(neutral) + ", ";
     throw RequestError(400, name,
-                       fmt::format("{} is not done here; it must be {}null or absent", name, harmless));
+                       fmt::format("{} is not supported here; it must be {}null or absent", name, harmless));
   }
   const std::int64_t samples = fields.whole_number("n", 1, 1 << 20).value_or(1);
   for (const std::string name : {"best_of", "num_return_sequences"}) {
     if (fields.whole_number(name, 1, 1 << 20).value_or(samples) != samples)
-      throw RequestError(400, name, name + " is not done here; it must be n or absent");
+      throw RequestError(400, name, name + " is not supported here; it must be n or absent");
   }
   // top_n_sigma: any number up to 0 turns it off.
   const double most = std::numeric_limits<double>::max();
   if (fields.number("top_n_sigma", -most, most).value_or(0) > 0)
     throw RequestError(400, "top_n_sigma",
-                       "top_n_sigma is not done here; it must be 0, less, null or absent");
+                       "top_n_sigma is not supported here; it must be 0, less, null or absent");
 }
 
 /// do_sample false means greedy: then the temperature, 1 by default, must be 0.
@@ -268,7 +268,8 @@ AskedGeneration read_completion_request(std::string_view body, const ServedModel
   const RequestFields fields(body);
   if (model.tokenizer == nullptr)
     throw RequestError(
-        400, "", "this form has texts alone, and this model has no tokenizer; POST /generate tells ids");
+        400, "",
+        "this form needs a tokenizer, and this model has none; POST /generate takes and gives token ids");
   AskedGeneration asked;
   GenerationRequest& request = asked.request;
   request.max_tokens = 16;

@@ -7,13 +7,13 @@
 namespace kvcache {
 namespace {
 
-/// What \w matches in Rust: no superscripts or fractions, which Oniguruma counts, but the joiners.
+/// What \w matches in Rust: without the superscripts and fractions of Oniguruma, with the joiners.
 constexpr std::string_view word_character = R"((?!\p{No})\w|[\x{200C}\x{200D}])";
 
-/// What the search is called where the budget of a text is spent.
+/// The name of the search in the message about a spent budget.
 constexpr std::string_view spender = "the search for added tokens";
 
-/// Bytes of the character that ends at `end` > 0.
+/// The bytes of the character that ends at `end` > 0.
 std::string_view character_before(std::string_view text, std::size_t end) {
   std::size_t begin = end - 1;
   while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -110,11 +110,11 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
       while (begin > covered && is_white_space(character_before(text, begin))) {
         begin -= character_before(text, begin).size();
       }
-      // A token of white space may have been taken by the one before, which leaves nothing for it.
+      // The token before may have included this one, if this one is white space; then nothing is left of it.
       begin = std::max(begin, covered);
     }
     if (token.rstrip) {
-      // Up to `covered` it is white space that the token before took.
+      // The white space up to `covered` belongs to the token before.
       end = std::max(end, covered);
       while (end < text.size() && is_white_space(character_at(text, end)))
         end += character_at(text, end).size();

@@ -1,6 +1,6 @@
 /// @file
-/// Tokens that stand beside the vocabulary, like <|im_end|>: they are found in the text as they are, before
-/// it is cut into words. Chapter: step 1.
+/// Tokens beside the vocabulary, like <|im_end|>. The tokenizer looks for them before it cuts the text into
+/// words. Chapter: step 1.
 #pragma once
 
 #include <bitset>
@@ -21,13 +21,13 @@ struct AddedToken {
   std::string content;  ///< its text
   std::int32_t id;      ///< its number in the vocabulary
   bool single_word;     ///< not inside of a word
-  bool lstrip;          ///< takes the white space before it
-  bool rstrip;          ///< takes the white space after it
-  bool normalized;      ///< is looked for in normalized text, in its own normal form
+  bool lstrip;          ///< includes the white space before it
+  bool rstrip;          ///< includes the white space after it
+  bool normalized;      ///< its normal form is looked for in normalized text
   bool special;         ///< left out of decoded text
 };
 
-/// Reads the entry `node`, with the id that the file gives.
+/// Reads the entry `node`, with the id in the file.
 /// @throws InputError when something is missing or has the wrong type.
 AddedToken read_added_token(const JsonNode& node);
 
@@ -36,18 +36,18 @@ class AddedTokenMatcher {
  public:
   AddedTokenMatcher();
 
-  /// Looks for `token` where the text has `form`. An empty form is never found, and of two tokens with the
-  /// same form the first.
+  /// From now on `token` is found where the text has `form`. An empty form is never found. Of two tokens with
+  /// the same form, the first is found.
   void add(const AddedToken& token, const std::string& form);
 
-  /// A stretch of text, which an added token stands for if there is an id.
+  /// A stretch of text: an added token if there is an id, else text between added tokens.
   struct Part {
     std::string_view text;           ///< of the text that was split
     std::optional<std::int32_t> id;  ///< none: text between added tokens
   };
 
-  /// The parts of `text` (valid UTF-8) from left to right. Where tokens overlap the one that starts first
-  /// wins, and of those the longest. Takes time in proportion to the text, whatever the number of tokens.
+  /// The parts of `text` (valid UTF-8) from left to right. Of overlapping tokens the one that starts first
+  /// wins, and of these the longest. The time grows with the text, not with the number of tokens.
   /// @throws InputError, StoppedByRequest as `budget` does.
   std::vector<Part> split(std::string_view text, TextBudget& budget) const;
 

@@ -18,20 +18,20 @@ std::uint64_t key_of(std::int32_t left, std::int32_t right) {
          static_cast<std::uint32_t>(right);
 }
 
-/// A token of the word as it stands, in a list linked both ways. A merge widens the left token and unlinks
-/// the right one, so that positions stay valid and a merge costs O(1).
+/// A token of the word, in a list linked both ways. A merge widens the left token and unlinks the right one:
+/// other positions stay valid, and a merge costs O(1).
 struct Link {
   std::int32_t token;
   std::ptrdiff_t previous, next;  ///< positions, -1 at either end
   bool unlinked = false;
 };
 
-/// "The token at `position` may be merged with its next." Out of date once either of the two has changed.
+/// "The token at `position` can merge with its next." Out of date once one of the two has changed.
 struct Candidate {
   std::int32_t rank;
   std::ptrdiff_t position;
 
-  /// std::priority_queue has the greatest on top: that is the lowest rank, the leftmost of equal ranks.
+  /// std::priority_queue has the greatest on top: here the lowest rank, and the leftmost of equal ranks.
   bool operator<(const Candidate& other) const {
     return std::tie(rank, position) > std::tie(other.rank, other.position);
   }
@@ -160,7 +160,7 @@ void Bpe::read_merges(const JsonNode& merges) {
   std::size_t index = 0;
   for (const nlohmann::json& value : merges.value()) {
     const auto entry = [&] { return merges.element(value, std::to_string(index)); };
-    // The first line of a merges.txt, which old files carry along.
+    // Old files contain the first line of a merges.txt.
     if (value.is_string() && value.get_ref<const std::string&>().starts_with("#version")) {
       ++index;
       continue;
@@ -201,11 +201,11 @@ bool Bpe::knows_everything(bool of_bytes) const {
   return true;
 }
 
-/// The tokens that the merges start from, one for each character where the vocabulary has it.
+/// The tokens that the merges start from: one for each character that is in the vocabulary.
 std::vector<std::int32_t> Bpe::characters_of(std::string_view word, std::string& left_out) const {
   std::vector<std::int32_t> ids;
-  // Held back until the next known character, since further unknown ones may be fused with it. Hugging Face's
-  // library lets characters spelled as bytes overtake it, and so does this.
+  // An unknown token is held back until the next known character, because the unknown characters between may
+  // fuse with it. Characters spelled as bytes overtake it, as in Hugging Face's library.
   constexpr std::int32_t none = -1;
   std::int32_t unknown = none;
   const auto flush_unknown = [&] {
@@ -232,7 +232,7 @@ std::vector<std::int32_t> Bpe::characters_of(std::string_view word, std::string&
   return ids;
 }
 
-/// False, and nothing appended, when the vocabulary lacks one of the bytes.
+/// Appends the character's bytes as tokens. False, with nothing appended, if a byte has no token.
 bool Bpe::append_bytes(std::string_view character, std::vector<std::int32_t>& ids) const {
   std::vector<std::int32_t> bytes;
   for (const char byte : character) {

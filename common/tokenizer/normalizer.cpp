@@ -28,8 +28,8 @@ void append_decomposed(utf8proc_int32_t character, utf8proc_option_t options,
   characters.insert(characters.end(), parts.begin(), parts.begin() + count);
 }
 
-/// Puts each run of combining marks into the order of their classes. utf8proc would do it as well, but in a
-/// time that grows with the square of a run's length.
+/// Puts each run of combining marks into the order of their classes. utf8proc could do so, in a time that
+/// grows with the square of a run's length.
 void sort_marks(std::vector<utf8proc_int32_t>& characters) {
   auto run = characters.begin();
   while (run != characters.end()) {
@@ -77,8 +77,8 @@ std::string Normalizer::UnicodeForm::operator()(std::string_view text, TextBudge
   return normalized;
 }
 
-/// A composed character stands for four at most, the longest canonical decomposition, and each of them has
-/// taken no more than one character of the text, which has four bytes at most.
+/// A composed character stands for at most four characters, the longest canonical decomposition. Each of the
+/// four comes from one character of the text, which has at most four bytes.
 std::optional<std::int64_t> Normalizer::UnicodeForm::most_shrinking() const {
   return 4 * 4;
 }

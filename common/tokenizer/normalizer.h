@@ -1,6 +1,6 @@
 /// @file
-/// What a tokenizer does to text before it looks for words: bring characters to one form (é is one character
-/// or two), mark the beginning, replace spaces. Chapter: step 1.
+/// What a tokenizer does to a text before it cuts words: brings characters to one form (é can be one
+/// character or two), marks the beginning, replaces spaces. Chapter: step 1.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,19 @@ namespace kvcache {
 /// The "normalizer" of a tokenizer.json.
 class Normalizer {
  public:
-  /// @throws InputError naming a normalizer that is not supported.
+  /// @throws InputError that names a normalizer that is not supported.
   explicit Normalizer(const std::optional<JsonNode>& node);
 
-  /// The normal form of `text` (valid UTF-8). A text is normalized in the parts between special tokens, each
-  /// on its own.
+  /// The normal form of `text` (valid UTF-8), a part of the input between two special tokens.
   /// @throws InputError, StoppedByRequest as `budget` and Regex do.
   std::string normalize(std::string_view text, TextBudget& budget) const;
 
-  /// How many bytes of a text one byte of its normal form stands for, at most. None: there is no bound.
+  /// The most bytes of a text that become one byte of its normal form; none if there is no bound.
   std::optional<std::int64_t> most_shrinking() const;
 
  private:
-  /// One of the four forms of Unicode Standard Annex 15. Hugging Face's tables are from before Unicode 11:
-  /// marks and ligatures added since 2018, of rare scripts, keep their order and form there.
+  /// One of the four forms of Unicode Standard Annex 15. Hugging Face's tables are older than Unicode 11, so
+  /// there the marks and ligatures of rare scripts added since 2018 keep their order and form.
   struct UnicodeForm {
     bool compose, compatibility;
     std::string operator()(std::string_view text, TextBudget& budget) const;
@@ -44,7 +43,7 @@ class Normalizer {
   };
   struct Replace {
     Regex pattern;
-    std::optional<std::size_t> match;  ///< bytes that the pattern matches, where that is always as many
+    std::optional<std::size_t> match;  ///< bytes of a match, if every match has equally many
     std::string content;
     std::string operator()(std::string_view text, TextBudget& budget) const;
     std::optional<std::int64_t> most_shrinking() const;
@@ -57,7 +56,7 @@ class Normalizer {
 };
 
 /// The "pattern" of a component, {"String": ...} or {"Regex": ...}.
-/// @throws InputError when it is neither, or not supported.
+/// @throws InputError if it is neither of the two, or is not supported.
 Regex read_pattern(const JsonNode& component);
 
 }  // namespace kvcache

@@ -17,13 +17,13 @@ namespace {
 constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Bytes [begin, end) of a text, a delimiter or what lies between delimiters.
+/// Bytes [begin, end) of a text: a delimiter, or the text between two delimiters.
 struct Span {
   std::size_t begin, end;
   bool is_delimiter;
 };
 
-/// Delimiters and the rest in order, covering the text.
+/// The delimiters and the text between them, in order; together they cover the text.
 std::vector<Span> spans_of(std::string_view text, const Regex& pattern, bool invert, TextBudget& budget) {
   std::vector<Span> spans;
   std::size_t covered = 0;
@@ -36,7 +36,7 @@ std::vector<Span> spans_of(std::string_view text, const Regex& pattern, bool inv
   return spans;
 }
 
-/// Joins spans with the one before: of several delimiters in a row the first, or, for `contiguous`, all.
+/// Joins delimiters to the span before them: the first of several in a row, or all for `contiguous`.
 std::vector<Span> merge_spans(const std::vector<Span>& spans, SplitBehavior behavior) {
   std::vector<Span> merged;
   bool previous_is_delimiter = false;
@@ -202,7 +202,7 @@ MetaspaceOptions read_metaspace(const JsonNode& node) {
   if (options.replacement.empty() || utf8_front(options.replacement).length != options.replacement.size()) {
     node.at("replacement").refuse("must be one character");
   }
-  // Files from before the scheme had only add_prefix_space.
+  // Older files have add_prefix_space instead of the scheme.
   const bool add_prefix_space = node.boolean_at("add_prefix_space", true);
   const auto scheme = node.find("prepend_scheme");
   options.prepend_scheme = scheme ? scheme->string() : add_prefix_space ? "always" : "never";

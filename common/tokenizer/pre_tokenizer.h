@@ -1,5 +1,5 @@
 /// @file
-/// Cutting normalized text into the words that byte pair encoding works on; no token reaches beyond one.
+/// Cuts normalized text into the words that byte pair encoding works on. No token reaches beyond a word.
 /// Chapter: step 1.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace kvcache {
 
-/// What becomes of the matches of a pattern that cuts a text. For "a--b" cut at "-":
+/// What happens to the delimiters at which a text is cut. "a--b", cut at "-", becomes:
 enum class SplitBehavior : std::uint8_t {
   removed,               ///< a b
   isolated,              ///< a - - b
@@ -27,17 +27,16 @@ enum class SplitBehavior : std::uint8_t {
 /// The "pre_tokenizer" of a tokenizer.json.
 class PreTokenizer {
  public:
-  /// @throws InputError naming a pre-tokenizer that is not supported.
+  /// @throws InputError that names a pre-tokenizer that is not supported.
   explicit PreTokenizer(const std::optional<JsonNode>& node);
 
   /// The words of `text` (valid UTF-8), none of them empty.
-  /// @param at_start whether this is the beginning of the whole input; some tokenizers add a space there
-  /// only.
+  /// @param at_start  whether `text` begins the whole input; some tokenizers add a space only there
   /// @throws InputError, StoppedByRequest as `budget` and Regex do.
   std::vector<std::string> words(std::string_view text, bool at_start, TextBudget& budget) const;
   /// Whether words are spelled in the alphabet of byte_level.h.
   bool spells_bytes() const;
-  /// Whether words may lack a part of the text.
+  /// Whether parts of the text may be in no word.
   bool removes() const;
 
  private:
@@ -50,7 +49,7 @@ class PreTokenizer {
   struct Split {
     Regex pattern;
     SplitBehavior behavior;
-    bool invert;  ///< the pattern describes what lies between the delimiters
+    bool invert;  ///< the pattern matches the text between delimiters
     void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
   };
   struct ByteLevel {
@@ -73,14 +72,14 @@ class PreTokenizer {
   std::vector<Step> steps_;
 };
 
-/// What both the pre-tokenizer and the decoder "Metaspace" read.
+/// The options of "Metaspace", the same for the pre-tokenizer and the decoder.
 struct MetaspaceOptions {
   std::string replacement;     ///< one character
   std::string prepend_scheme;  ///< "always", "first" or "never"
 };
 
-/// @throws InputError for a replacement that is not one character, for an unknown scheme and for an
-/// add_prefix_space that contradicts it.
+/// @throws InputError for a replacement that is not one character, an unknown scheme, and an add_prefix_space
+/// that contradicts the scheme.
 MetaspaceOptions read_metaspace(const JsonNode& node);
 
 }  // namespace kvcache

@@ -15,9 +15,9 @@
 namespace kvcache {
 namespace {
 
-/// What \w matches in a class, as the inside of one.
+/// What \w matches within a class.
 constexpr std::string_view word_in_class = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
-/// What \w matches elsewhere: Oniguruma adds the superscripts and fractions of Latin-1, in no class.
+/// What \w matches outside of a class: Oniguruma adds the superscripts and fractions of Latin-1 there.
 constexpr std::string_view word_alone = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE])";
 
 bool is_hex_digit(char c) {
@@ -66,7 +66,7 @@ class RubyToPcre2 {
     throw InputError(fmt::format("{} in a regular expression is not supported", what));
   }
 
-  /// Inside and outside of a class.
+  /// Handles an escape inside or outside of a class.
   void escape() {
     if (rest_.size() < 2) refuse("a backslash at the end");
     switch (const char letter = rest_[1]) {
@@ -101,8 +101,8 @@ class RubyToPcre2 {
     }
   }
 
-  /// `\p{L}` is a general category in both; `\p{Han}` is a script, which PCRE2 would extend by the characters
-  /// that Han shares with other scripts.
+  /// `\p{L}` is a general category in both. `\p{Han}` is a script; PCRE2 would add the characters that Han
+  /// shares with other scripts.
   void property() {
     const std::size_t close = rest_.find('}');
     if (rest_.size() < 4 || rest_[2] != '{' || close == std::string_view::npos) refuse("\\p without {...}");
@@ -112,7 +112,7 @@ class RubyToPcre2 {
             is_category ? rest_.substr(0, close + 1) : fmt::format("\\{}{{sc:{}}}", rest_[1], name));
   }
 
-  /// `\x41`, `\x{1F600}`, `é`. Two digits from 80 on are a byte in Oniguruma, not a character.
+  /// `\x41`, `\x{1F600}`, `é`. In Oniguruma two digits from 80 on are a byte, not a character.
   void code_point() {
     const bool braces = rest_[1] == 'x' && rest_.size() > 2 && rest_[2] == '{';
     std::size_t end = braces ? 3 : 2;
@@ -189,11 +189,11 @@ struct FreeCompileContext {
   void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
 };
 
-// A search that is not counted takes at most as many steps as the product of both: microseconds.
+// A search without counted steps takes at most the product of these two in steps: microseconds.
 constexpr std::size_t stretch_bytes = 128;
 constexpr std::uint32_t steps_in_a_stretch = 128;
 
-/// What PCRE2's interpreter may need to remember where it can go back to.
+/// The memory that PCRE2's interpreter may need for the places to which it can go back.
 std::uint32_t heap_kibibytes(std::size_t text_bytes) {
   return static_cast<std::uint32_t>(std::min<std::size_t>(1024 + text_bytes / 2, 1 << 20));
 }
@@ -206,7 +206,7 @@ std::size_t end_of_stretch(std::string_view text, std::size_t offset) {
   return end;
 }
 
-// The text was checked once; checking it again from the start for each match would be quadratic.
+// The text is checked already. A check from its start for each match would take quadratic time.
 constexpr std::uint32_t match_options = PCRE2_NO_UTF_CHECK;
 
 int match(const pcre2_code* code, std::string_view text, std::size_t offset, std::uint32_t options,
@@ -215,7 +215,7 @@ int match(const pcre2_code* code, std::string_view text, std::size_t offset, std
                      match_options | options, data, context);
 }
 
-/// What is told at each item of a counted pattern.
+/// The state of a search with counted steps; PCRE2 calls back at each item of the pattern.
 struct Counter {
   TextBudget& budget;
   std::size_t steps_of_an_item;
@@ -251,7 +251,7 @@ Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t 
   if (context == nullptr || few_steps_ == nullptr)
     throw RunError("no memory to compile a regular expression");
   pcre2_set_match_limit(few_steps_.get(), steps_in_a_stretch);
-  // In Ruby a line ends with \n and with nothing else.
+  // In Ruby only \n ends a line.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   const auto compile = [&](std::uint32_t more_options, std::uint32_t jit_options) {
     int error = 0;
@@ -259,7 +259,7 @@ Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t 
     Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
                             options | more_options | PCRE2_UTF, &error, &offset, context.get()));
     if (code == nullptr) throw InputError(fmt::format("not a regular expression: {}", error_text(error)));
-    // Where there is no just-in-time compiler the interpreter does the same, more slowly.
+    // Without a just-in-time compiler the interpreter does the same, more slowly.
     pcre2_jit_compile(code.get(), jit_options);
     return code;
   };
@@ -270,7 +270,7 @@ Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t 
 Regex Regex::from_pattern(std::string_view pattern) {
   RubyToPcre2 ruby(pattern);
   const std::string translated = ruby.translate();
-  // In Ruby ^ and $ are always those of a line.
+  // In Ruby ^ and $ always mean the begin and end of a line.
   return Regex(translated, PCRE2_UCP | PCRE2_MULTILINE, ruby.longest_repetition(), pattern);
 }
 
@@ -278,13 +278,13 @@ Regex Regex::from_literal(std::string_view text) {
   return Regex(text, PCRE2_LITERAL, 0, text);
 }
 
-/// False when there is no match at or after `offset`.
+/// Searches at and after `offset`. False if there is no match.
 bool Regex::find(std::string_view text, std::size_t offset, pcre2_match_data* data,
                  TextBudget& budget) const {
   if (!budget.spend(1)) budget.refuse(spender());
   const std::size_t end = end_of_stretch(text, offset);
   const bool is_whole = end == text.size();
-  // With the option PCRE2 says so, instead of "no match", when what comes after the stretch might matter.
+  // With this option PCRE2 reports a partial match if the text after the stretch might matter.
   const int result = match(code_.get(), text.substr(0, end), offset, is_whole ? 0 : PCRE2_PARTIAL_HARD, data,
                            few_steps_.get());
   if (is_whole && result == PCRE2_ERROR_NOMATCH) return false;

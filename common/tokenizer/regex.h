@@ -1,12 +1,12 @@
 /// @file
-/// Regular expressions as a tokenizer.json means them. Hugging Face's library matches with Oniguruma, in its
-/// Ruby syntax; here PCRE2 does it. The two agree on most of what tokenizers use. What differs is translated
-/// where that is simple and refused where it is not, so that no pattern quietly means something else.
-/// Characters that are newer than PCRE2's tables (10.42: Unicode 14, of 2021) belong to no class.
+/// The regular expressions of a tokenizer.json. Hugging Face's library matches them with Oniguruma, in Ruby
+/// syntax; here PCRE2 matches them. The two agree on most of what tokenizers use. A simple difference is
+/// translated, and any other is refused, so no pattern silently changes its meaning. Characters newer than
+/// PCRE2's tables (10.42: Unicode 14, of 2021) belong to no class.
 ///
-/// A pattern may backtrack for hours on a short text. So a match is first looked for in a short stretch of
-/// the text and within few steps, uncounted and fast: words of real texts are found so. Where that does not
-/// decide, the search is repeated with its steps counted.
+/// A pattern may backtrack for hours on a short text. So the first search looks at a short stretch of the
+/// text and takes few steps, which are not counted. It finds the words of real texts, and is fast. If it
+/// decides nothing, a second search counts its steps.
 #pragma once
 
 #include <cstddef>
@@ -33,19 +33,19 @@ class Regex {
     std::size_t end;    ///< one past its last
   };
 
-  /// @throws InputError: a syntax error, or a construct that is not supported, by name.
+  /// @throws InputError for a syntax error, and for a construct that is not supported, with its name.
   static Regex from_pattern(std::string_view pattern);
-  /// Matches `text` itself.
+  /// An expression that matches `text` literally.
   static Regex from_literal(std::string_view text);
 
-  /// All matches in `text` (valid UTF-8) from left to right; they do not overlap. A pattern that matches the
-  /// empty string does so between characters, but not at the end of the match before.
-  /// @param budget  of the whole text that this one is part of
-  /// @throws InputError when the budget or PCRE2's memory is spent, StoppedByRequest.
+  /// All matches in `text` (valid UTF-8) from left to right, without overlaps. The empty string can match
+  /// between characters, except at the end of another match.
+  /// @param budget  of the whole input, of which `text` is a part
+  /// @throws InputError if the budget or PCRE2's memory is spent, StoppedByRequest.
   std::vector<Match> find_all(std::string_view text, TextBudget& budget) const;
 
   /// `text` with all matches replaced by `content`.
-  /// @throws InputError as `find_all` does, and when the text grows too long for the budget.
+  /// @throws InputError as `find_all` does, and if the text grows too long for the budget.
   std::string replace_all(std::string_view text, std::string_view content, TextBudget& budget) const;
 
  private:
@@ -69,8 +69,8 @@ class Regex {
 
   Code code_, counted_code_;  ///< the same pattern; the second calls back at each of its items
   std::unique_ptr<pcre2_real_match_context_8, FreeContext> few_steps_;
-  std::size_t longest_repetition_;  ///< n of `{n}`: what an item may look at before it calls back
-  std::string shown_as_;            ///< the pattern as the file has it, for messages
+  std::size_t longest_repetition_;  ///< n of `{n}`: how much an item may look at before it calls back
+  std::string shown_as_;            ///< the pattern in the file, for messages
 };
 
 }  // namespace kvcache

@@ -8,9 +8,9 @@
 namespace kvcache {
 namespace {
 
-// A pattern of Llama 3's kind takes less than 20 steps for each byte.
+// A pattern like Llama 3's takes fewer than 20 steps for each byte.
 constexpr std::size_t steps_for_each_byte = 256, steps_for_any_text = 10'000'000;
-// Unicode's compatibility forms make at most 11 bytes of one, and spelling bytes as characters doubles that.
+// Unicode's compatibility forms make at most 11 bytes of one. Spelling bytes as characters doubles them.
 constexpr std::size_t most_growth = 32, growth_of_any_text = 1 << 16;
 
 }  // namespace

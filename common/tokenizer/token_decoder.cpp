@@ -35,7 +35,7 @@ void for_each_character(std::string_view text, Use use) {
   }
 }
 
-/// Adds `piece` to `token`; when that completes it, returns the token and leaves `token` empty for the next.
+/// Adds `piece` to `token`. If that completes the token, returns it and empties `token` for the next.
 std::optional<std::string> complete(std::string& token, const TextPiece& piece) {
   token += piece.text;
   if (!piece.ends_token) return std::nullopt;
@@ -47,11 +47,11 @@ std::size_t growth_of(const JsonNode& node) {
   const std::size_t content = node.string_at("content").size();
   const auto literal = node.at("pattern").find("String");
   const std::size_t replaced = literal ? literal->string().size() : 0;
-  // What matches nothing puts the content before each character.
+  // An empty match puts the content before each character.
   return replaced == 0 ? content + 1 : std::max<std::size_t>(1, (content + replaced - 1) / replaced);
 }
 
-/// Text that is generated cannot be refused, and so a decoder that lengthens it again and again is.
+/// Refuses a decoder that lengthens text again and again, because generated text cannot be refused later.
 void refuse_growth(const std::vector<JsonNode>& components, const JsonNode& decoder) {
   constexpr std::size_t most = 1000;
   std::size_t growth = 1;
@@ -132,7 +132,7 @@ void TokenDecoder::Strip::push(const TextPiece& piece, Pieces& out) {
       ++held;
       return;
     }
-    // The held ones come first; if this one is `content` too, it takes the place of the oldest of them.
+    // Held contents come first. If this character is `content` too, it takes the place of the oldest.
     if (!is_content) {
       for (; held > 0; --held) kept += content;
     }

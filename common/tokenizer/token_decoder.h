@@ -1,7 +1,7 @@
 /// @file
-/// From tokens back to text. A decoder is a row of steps; tokens go in at one end one at a time and text
-/// comes out at the other, never with a part of a character, so that decoding a stream and decoding a whole
-/// are the same code. Chapter: step 1.
+/// Turns tokens back into text. A decoder is a row of steps: tokens go in at one end, one at a time, and
+/// whole characters come out at the other. So a stream and a whole text are decoded by the same code.
+/// Chapter: step 1.
 #pragma once
 
 #include <cstddef>
@@ -17,23 +17,23 @@
 
 namespace kvcache {
 
-/// Text on its way through the decoder: whole characters that belong to one token. A step that fuses tokens
-/// passes on pieces of the one token that the whole text then is.
+/// Text on its way through the decoder: whole characters of one token. After a step that fuses tokens, the
+/// whole text is one token, and comes in pieces.
 struct TextPiece {
   std::string text;  ///< UTF-8
-  bool ends_token;   ///< whether the token's text ends with it
+  bool ends_token;   ///< it is the token's last piece
 };
 
-/// The "decoder" of a tokenizer.json and the state of one decoding: a copy of a fresh one starts a text.
+/// The "decoder" of a tokenizer.json, with the state of one text. A copy of an unused decoder starts a text.
 class TokenDecoder {
  public:
-  /// @throws InputError naming a decoder that is not supported, and for replacements that make one text many
-  /// times as long.
+  /// @throws InputError that names a decoder that is not supported, and for replacements that can make a text
+  /// many times as long.
   explicit TokenDecoder(const std::optional<JsonNode>& node);
 
   /// Text that is certain after `token`; the rest of it comes with a later call.
-  /// @throws InputError when a replacement takes much more work, or makes more text, than a real one does.
-  /// What it was to replace is lost.
+  /// @throws InputError if a replacement takes much more work, or makes much more text, than a real one. The
+  /// text that it was to replace is lost.
   std::string push(std::string_view token);
   /// What is left at the end of the text.
   /// @throws InputError as `push`
@@ -42,9 +42,10 @@ class TokenDecoder {
  private:
   using Pieces = std::vector<TextPiece>;
 
-  // A step takes a piece with `push` and appends what it makes of it; `finish` appends what it still holds.
+  // `push` of a step takes a piece and appends its result to `out`. `finish` appends what the step still
+  // holds.
 
-  /// Replaces a pattern within each token. After a fusing step it can only do so at the end.
+  /// Replaces a pattern within each token; after a fusing step, at the end of the text.
   struct Replace {
     std::shared_ptr<const Regex> pattern;
     std::string content;
@@ -52,19 +53,19 @@ class TokenDecoder {
     void push(const TextPiece& piece, Pieces& out);
     void finish(Pieces& out);
   };
-  /// Turns runs of tokens like <0xE2> into the text that the bytes form. When they form none as a whole, each
-  /// byte becomes U+FFFD, so that a valid run has to be held until its end.
+  /// Turns a run of tokens like <0xE2> into the text that its bytes form. If the whole run is no text, each
+  /// of its bytes becomes U+FFFD. So a run is held until its end.
   struct ByteFallback {
     std::string token = {};
     std::string run = {};         ///< bytes so far, while they may still be valid
     std::size_t checked = 0;      ///< bytes of `run` that are whole characters
-    bool run_is_invalid = false;  ///< nothing can save the run: bytes are passed on as U+FFFD at once
+    bool run_is_invalid = false;  ///< each byte is passed on as U+FFFD at once
     void push(const TextPiece& piece, Pieces& out);
     void finish(Pieces& out);
     void push_byte(char byte, Pieces& out);
     void end_run(Pieces& out);
   };
-  /// Makes one token of all.
+  /// Makes one token of all tokens.
   struct Fuse {
     void push(const TextPiece& piece, Pieces& out);
     void finish(Pieces& out);
@@ -75,11 +76,11 @@ class TokenDecoder {
     std::size_t start, stop;
     std::size_t stripped = 0;  ///< from the front of the current token
     bool in_front = true;
-    std::size_t held = 0;  ///< contents that may turn out to be the token's last
+    std::size_t held = 0;  ///< contents that may be the last of the token
     void push(const TextPiece& piece, Pieces& out);
     void finish(Pieces& out);
   };
-  /// Turns the mark for a space into a space; those of the first token were added by the pre-tokenizer.
+  /// Turns the mark for a space into a space. In the first token the pre-tokenizer has added it.
   struct Metaspace {
     std::string replacement;  ///< one character
     bool drops_first;
@@ -90,11 +91,11 @@ class TokenDecoder {
   /// Fuses the bytes that the tokens' characters stand for. Bytes that form no character become U+FFFD.
   struct ByteLevel {
     std::string token = {};
-    std::string bytes = {};  ///< the front of a character
+    std::string bytes = {};  ///< of an unfinished character
     void push(const TextPiece& piece, Pieces& out);
     void finish(Pieces& out);
   };
-  /// Puts a space between tokens: what Hugging Face's library does when a file has no decoder.
+  /// Puts a space between tokens, as Hugging Face's library does if a file has no decoder.
   struct SpaceBetween {
     bool before_first = true;
     void push(const TextPiece& piece, Pieces& out);

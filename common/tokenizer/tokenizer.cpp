@@ -27,7 +27,7 @@ namespace {
 
 nlohmann::json read_json(const std::filesystem::path& path) {
   if (!has_entry(path))
-    throw InputError(fmt::format("{}: no such file; texts need it, --ids does without", path.string()));
+    throw InputError(fmt::format("{}: no such file; texts need it, token ids (--ids) do not", path.string()));
   return read_json_file(path);
 }
 
@@ -38,7 +38,7 @@ class PostProcessor {
     if (!node) return;
     for (const JsonNode& component : components(*node, "processors")) {
       const std::string type = component.type();
-      if (type == "ByteLevel") continue;  // changes offsets, which are not kept here
+      if (type == "ByteLevel") continue;  // changes only offsets, which are not kept
       if (type != "TemplateProcessing") {
         component.refuse(fmt::format("post-processor {} is not supported", in_quotes(type)));
       }
@@ -61,7 +61,7 @@ class PostProcessor {
     return ids;
   }
 
-  /// The first of the tokens that stand right in front of the text; nothing where the text comes first.
+  /// The first of the tokens right in front of the text; nothing if the text comes first.
   std::optional<std::int32_t> first_added() const {
     std::optional<std::int32_t> first;
     for (const Template& pieces : templates_) {
@@ -72,7 +72,7 @@ class PostProcessor {
   }
 
  private:
-  /// Ids of special tokens, or nothing where the text goes.
+  /// Ids of special tokens; nothing stands for the text itself.
   using Piece = std::optional<std::vector<std::int32_t>>;
   using Template = std::vector<Piece>;
 
@@ -105,8 +105,8 @@ struct Tokenizer::Impl {
         bpe(file.at("model")),
         post_processor(file.find("post_processor")),
         decoder(file.find("decoder")) {
-    // "truncation" and "padding" are for batches of training data: transformers switches both off unless a
-    // call asks for them, and so they are ignored here.
+    // "truncation" and "padding" are for batches of training data. They are ignored here; transformers, too,
+    // uses them only if a call asks for them.
     if (const auto version = file.find("version"); version && version->string() != "1.0") {
       version->refuse(fmt::format("{} is not supported, only \"1.0\"", in_quotes(version->string())));
     }
@@ -124,7 +124,7 @@ struct Tokenizer::Impl {
   void encode_part(std::string_view text, bool at_start, TextBudget& budget, std::vector<std::int32_t>& ids,
                    std::string& left_out) const;
 
-  /// What `id` adds to a decoded text; null for nothing.
+  /// The text that `id` adds to a decoded text; null for none.
   const std::string* text_of(std::int32_t id, bool skip_special) const {
     const auto token = tokens.find(id);
     if (token == tokens.end() || (token->second.special && skip_special)) return nullptr;
@@ -132,7 +132,7 @@ struct Tokenizer::Impl {
   }
 
   struct Token {
-    std::string text;  ///< as the decoder expects it
+    std::string text;  ///< in the form that the decoder expects
     bool special;
   };
 
@@ -144,8 +144,8 @@ struct Tokenizer::Impl {
   AddedTokenMatcher raw_matcher, normalized_matcher;
   std::unordered_map<std::int32_t, Token> tokens;  ///< by id
   std::int64_t size = 0;
-  std::int64_t longest = 0;        ///< bytes of a token, also of one that is looked for in normalized text
-  bool takes_white_space = false;  ///< some added token does, as much as is there
+  std::int64_t longest = 0;        ///< bytes of the longest token, in its text or its normal form
+  bool takes_white_space = false;  ///< some added token includes all white space beside it
 };
 
 void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
@@ -153,7 +153,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   std::unordered_map<std::string, std::size_t> index_of;  // by content
   for (const JsonNode& node : list.items()) {
     AddedToken token = read_added_token(node);
-    if (token.content.empty()) continue;  // can never be found; so does Hugging Face's library
+    if (token.content.empty()) continue;  // can never be found, as in Hugging Face's library
     takes_white_space = takes_white_space || token.lstrip || token.rstrip;
     if (const auto known = index_of.find(token.content); known != index_of.end()) {
       AddedToken& earlier = added[known->second];
@@ -162,7 +162,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
       earlier = token;
       continue;
     }
-    // Where the vocabulary has the content too, its id counts.
+    // If the vocabulary has the content, too, the vocabulary's id counts.
     if (const auto entry = bpe.vocabulary().find(token.content); entry != bpe.vocabulary().end()) {
       token.id = entry->second;
     } else if (const std::string* other = text_of(token.id, false)) {
@@ -175,7 +175,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   }
 
   for (const AddedToken& token : added) {
-    // The decoder undoes what the normalizer did, hence it gets the normal form as well.
+    // The decoder undoes the normalizer, so it gets the normal form, too.
     TextBudget budget(token.content.size());
     const std::string form = token.normalized ? normalizer.normalize(token.content, budget) : token.content;
     add_token(token.id, form, token.special);
@@ -183,7 +183,7 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   }
 }
 
-/// Encodes what lies between added tokens that are looked for in the text as it is.
+/// Encodes the text between two added tokens of the kind that is looked for before normalization.
 void Tokenizer::Impl::encode_part(std::string_view text, bool at_start, TextBudget& budget,
                                   std::vector<std::int32_t>& ids, std::string& left_out) const {
   const std::string normalized = normalizer.normalize(text, budget);
@@ -227,7 +227,7 @@ Encoding Tokenizer::encode_text(std::string_view text, bool add_special, std::st
   }
   TextBudget budget(text.size(), std::move(stop));
   Encoding encoding;
-  std::string left_out;  // characters as the vocabulary would have them
+  std::string left_out;  // in the form of the vocabulary
   for (const AddedTokenMatcher::Part& part : impl_->raw_matcher.split(text, budget)) {
     if (part.id) {
       encoding.ids.push_back(*part.id);

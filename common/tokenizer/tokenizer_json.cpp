@@ -73,7 +73,7 @@ std::int32_t JsonNode::count() const {
 
 std::int32_t JsonNode::integer(std::string_view what) const {
   constexpr std::int64_t max = std::numeric_limits<std::int32_t>::max();
-  // A number that does not fit into 64 bits was read as a float; one above 2^63 wraps to below zero here.
+  // A number beyond 64 bits was read as a float. A number above 2^63 wraps to below zero here.
   const std::int64_t number = value_->is_number_integer() ? value_->get<std::int64_t>() : -1;
   if (number < 0 || number > max) refuse(fmt::format("must be {}, 0 to {}", what, max));
   return static_cast<std::int32_t>(number);

@@ -1,6 +1,6 @@
 /// @file
-/// Reading tokenizer.json with types: every value knows its place in the file, so that whatever is wrong is
-/// refused in one line that says where.
+/// Reads tokenizer.json with types. Every value knows its place in the file, so the one-line message about a
+/// wrong value says where it stands.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace kvcache {
 
-/// `text` in double quotes, cut after 60 bytes, without control characters: fit for a one-line message.
+/// `text` for a one-line message: in double quotes, cut after 60 bytes, without control characters.
 std::string in_quotes(std::string_view text);
 
 /// A value of the file. Refers to the parsed document, which must outlive it.
@@ -30,16 +30,16 @@ class JsonNode {
   const nlohmann::json& value() const { return *value_; }
   /// "tokenizer.json: model.vocab"
   std::string place() const;
-  /// The element or member `value` of this one, shown as "[name]".
+  /// The element or member `value` of this value, shown as "[name]".
   JsonNode element(const nlohmann::json& value, std::string_view name) const;
 
-  /// The member `key` of this object, or nothing when it is missing or null.
-  /// @throws InputError when this is not an object.
+  /// The member `key` of this object; nothing if it is missing or null.
+  /// @throws InputError if this is no object.
   std::optional<JsonNode> find(std::string_view key) const;
-  /// @throws InputError when there is no such member or it is null.
+  /// @throws InputError if the member is missing or null.
   JsonNode at(std::string_view key) const;
 
-  /// The value, where it is a string. @throws InputError, as all of these, for another type or range.
+  /// The value as a string. @throws InputError, as all of these, for another type or range.
   std::string string() const;
   bool boolean() const;                 ///< true or false, no number
   std::int32_t token_id() const;        ///< 0 to 2^31 - 1
@@ -48,7 +48,7 @@ class JsonNode {
 
   /// The member `key`, a string that must be there.
   std::string string_at(std::string_view key) const { return at(key).string(); }
-  /// `otherwise` where the member is missing or null.
+  /// The member `key`, or `otherwise` if it is missing or null.
   bool boolean_at(std::string_view key, bool otherwise) const;
 
   /// The "type" of a component.
@@ -61,8 +61,8 @@ class JsonNode {
   std::string file_, path_;
 };
 
-/// The components that `node` stands for, in order: itself, or the members of a "Sequence" under `list_key`,
-/// flattened where sequences are nested.
+/// The components of `node`, in order: itself, or the members of a "Sequence" under `list_key`. Nested
+/// sequences are flattened.
 /// @throws InputError for sequences nested more than eight deep.
 std::vector<JsonNode> components(const JsonNode& node, std::string_view list_key);
 

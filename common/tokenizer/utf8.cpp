@@ -4,7 +4,7 @@ namespace kvcache {
 namespace {
 
 struct Lead {
-  std::size_t length;                    ///< of the character, 0 when no character starts with this byte
+  std::size_t length;                    ///< of the character; 0: none starts with this byte
   unsigned char second_min, second_max;  ///< narrower than 80..BF where overlong forms, surrogates or numbers
 };                                       ///< above U+10FFFF would begin
 

@@ -128,13 +128,13 @@ std::vector<Claim> article_001(const Measurements& measured) {
       {"a block is appended when the length is a multiple of block_size", "blocks(n + 1) - blocks(n)",
        "1 if n is a multiple of 16, else 0",
        fmt::format("step 3's manager, lengths 1 to 100: {}",
-                   grows_at_multiples_only(100, kBlockSize) ? "so" : "not so"),
+                   grows_at_multiples_only(100, kBlockSize) ? "as claimed" : "not as claimed"),
        "holds"},
       {"every later request with the prompt processes its own tokens only", "500 - 31 x 16",
-       "its own tokens, and 4 of 500 in the last, partial block",
+       "its own tokens, and the last 4 of the 500: their block is not full",
        fmt::format("step 4, 100 requests: {} rows = 500 + {} own + 99 x {}", grouped(shared.rows_computed),
                    grouped(own), (shared.rows_computed - 500 - own) / 99),
-       "holds but for the partial block"},
+       "holds, except for the tokens of the block that is not full"},
   };
 }
 
@@ -152,7 +152,7 @@ std::vector<Claim> poisson_claims(const Measurements& measured) {
                    size(kv_bytes(llama, flat.used_slots()), 'M')),
        verdict({4194, 1, 'M'}, used)},
       {"lengths from Poisson(2,000): waste 93.7%",
-       "1 - 2,000 / 32,768; the mean of 32 varies by sqrt(2,000 / 32) = 8",
+       "1 - 2,000 / 32,768; the mean of 32 lengths has a deviation of sqrt(2,000 / 32) = 8",
        fmt::format("{}; 93.7% needs a mean above 2,048", percent(wasted_share(32768, 2000))),
        fmt::format("step 2 {}, step 3 {}", percent(flat.waste()), percent(measured.poisson.paged.waste())),
        verdict(93.7, 0.1, 100 * wasted_share(32768, 2000)) + ": six standard deviations off"},
@@ -177,9 +177,8 @@ std::vector<Claim> article_002(const Measurements& measured) {
        "holds of attention; the projections, most of the work in short contexts, cost O(n)"},
       {"per layer 2 x H x D x T x sizeof(float16), with H = 8, D = 128; in total x L x batch_size",
        "2 x 8 x 128 x 2 x 80", size(kv_bytes_per_token(llama), 'k') + " per token", "",
-       "holds for these values: the KV heads and the head_dim, which the article calls attention heads and "
-       "hidden "
-       "dimension; if T is the length of the whole batch, x batch_size counts it twice"},
+       "holds for these values: 8 KV heads and a head_dim of 128, which the article calls attention heads "
+       "and hidden dimension. If T counts the tokens of the whole batch, x batch_size counts it twice"},
       {"Llama-3-70B, 32K tokens: ~10 GB", "32,768 x 327,680", size(kv_bytes(llama, 32768), 'G'), "",
        verdict({10, 1, 'G'}, kv_bytes(llama, 32768))},
       {"32K max, 2K average: 94% wasted", "1 - 2,048 / 32,768", percent(wasted_share(32768, 2048)), "",
@@ -187,12 +186,13 @@ std::vector<Claim> article_002(const Measurements& measured) {
   };
   for (Claim& claim : poisson_claims(measured)) claims.push_back(std::move(claim));
   claims.push_back({"100 requests, 500-token prompt: ~1-2 blocks shared",
-                    "ceil(500 / 16); of them full, 500 / 16",
-                    fmt::format("{} blocks, {} of them shareable", blocks_that_hold(500, kBlockSize),
+                    "ceil(500 / 16) blocks, floor(500 / 16) of them full",
+                    fmt::format("{} blocks; the {} full ones are shared", blocks_that_hold(500, kBlockSize),
                                 shareable_blocks(500, kBlockSize)),
                     fmt::format("step 4: {} hits in 99 requests, {} each", grouped(shared.prefix_hits),
                                 shared.prefix_hits / 99),
-                    "**wrong**: 1 to 2 only with blocks of 250 tokens or more"});
+                    "**wrong**: only full blocks are shared, floor(500 / size), so 1 or 2 need 167 to 500 "
+                    "tokens a block"});
   claims.push_back({"savings scale linearly with requests", "(requests - 1) x 31 blocks",
                     fmt::format("{} slots", grouped(99 * 31 * kBlockSize)),
                     fmt::format("step 3 reserves {} slots, step 4 {}: {} fewer",
@@ -215,7 +215,7 @@ std::vector<Claim> budget_claims(const Measurements& measured) {
       {"paying for 60 GB, serving like 15", "15 / 60",
        "25%; the PagedAttention paper measured 20.4% to 38.2%",
        fmt::format("step 2, mixed requests: {} used, {:.1f} of 60 GB", percent(used), 60 * used),
-       "holds: it lies within what the paper measured; it depends on the lengths"},
+       "holds: 25% lies within what the paper measured; the share depends on the lengths"},
       {"a handful of sequences; many tens with paging",
        "60 GB / (8,192 x 131,072); four times, if 15 of 60 are used; 60 GB / (131,072 x 131,072)",
        fmt::format("{} reservations of 8k; {} paged; {} reservations of 128k",
@@ -254,13 +254,14 @@ std::vector<Claim> article_003(const Measurements& measured) {
       {"decode is memory-bandwidth-bound", "operations / bytes, Llama 3 8B, 1 sequence of 8,192",
        fmt::format("{:.1f} / {:.1f} x 10^9 = {:.2f} per byte", static_cast<double>(step.flops) / kGB,
                    static_cast<double>(step.weight_bytes + step.kv_bytes) / kGB, step.flops_per_byte()),
-       "", "holds: an H100 needs some 300 per byte to be busy"},
+       "", "holds: an H100 can do some 300 operations for each byte that it reads"},
       {"8k reserved, 200 generated: 7,800 wasted", "8,000 - 200; 8,192 - 200",
        fmt::format("7,800; {} for 8k = 8,192", grouped(8192 - 200)), "", "holds for 8k = 8,000"},
       {"waste capped at 15 tokens, under one block", "16 - 1", "15 slots",
        fmt::format("step 3's manager, lengths 1 to 100: {}", most_slots_wasted(100, kBlockSize)), "holds"},
-      {"no external fragmentation, by construction", "any free block will do", "0 refused in spite of room",
-       fmt::format("trace below: {} refused in spite of room; contiguous, first fit, {}",
+      {"no external fragmentation, by construction", "any free block will do",
+       "0 refused although enough slots are free",
+       fmt::format("trace below: {} refused although enough slots were free; contiguous, first fit, {}",
                    measured.blocks.refused_in_spite_of_room, measured.first_fit.refused_in_spite_of_room),
        measured.blocks.refused_in_spite_of_room == 0 ? "holds" : "**wrong**"},
   };
@@ -290,7 +291,7 @@ std::vector<Claim> refusal_claims() {
       share_claim(97, 50),
       {"room for 10, the 4th refused", "10 reservations", "the 11th is the first to be refused",
        fmt::format("step 2's manager admits {}", admitted),
-       "**wrong**: 10 fit; the 4th goes with room for 3"},
+       "**wrong**: 10 fit; a 4th is refused where there is room for 3"},
       {"memory used: 30%", "3 / 10 reserved; (200 + 800 + 50) / 20,480 filled",
        fmt::format("30% reserved, {} filled", percent(1 - wasted_share(20480, 1050))), "",
        "holds for what is reserved"},
@@ -344,11 +345,11 @@ std::int64_t always_below(double share) {
 Claim four_percent_claim(const Measurements& measured) {
   return {
       "< 4% waste at the median", "8 / 208 at 200 tokens; 14 / 64 at 50",
-      fmt::format("{} at 200 tokens, {} at 50; always below 4% from {} on", percent(wasted_share(208, 200)),
-                  percent(wasted_share(64, 50)), always_below(0.04)),
+      fmt::format("{} at 200 tokens, {} at 50; always below 4% from {} tokens on",
+                  percent(wasted_share(208, 200)), percent(wasted_share(64, 50)), always_below(0.04)),
       fmt::format("step 3: {} (4 sequences), {} (Poisson), {} (mixed)", percent(measured.four.paged.waste()),
                   percent(measured.poisson.paged.waste()), percent(measured.mixed.paged.waste())),
-      "holds on average from 180 tokens on, not for short ones"};
+      "holds on average from 180 tokens on, not for shorter sequences"};
 }
 
 /// Sequences of 200 tokens that step 3's manager admits into a budget.
@@ -373,7 +374,7 @@ Claim count_claim(std::int64_t printed, const std::string& each, std::int64_t by
           fmt::format("{} in 4 GB, {} in 4 GiB", in_gb, in_gib), std::move(program),
           printed == in_gb || printed == in_gib
               ? "holds"
-              : fmt::format("**wrong**: neither (4,000 MiB / {} MiB = {:.1f}, units mixed)",
+              : fmt::format("**wrong** in both units (4,000 MiB / {} MiB = {:.1f} mixes them)",
                             printed < 100 ? "88" : "9.1", printed < 100 ? 4000 / 88.0 : 4000 / 9.1)};
 }
 
@@ -442,7 +443,8 @@ std::vector<Claim> demo_claims(const Measurements& measured) {
        verdict(4, 1, 100 * (250 / 240.0 - 1)) + " as arithmetic; as a cost, see the verdict in Times"},
       {"prefill of 6 tokens: 111 ms", "111 / 240",
        "0.46 of a contiguous decode pass, which has less to compute", "",
-       "a time of the author's machine; it cannot be checked here, and does not fit the 240 ms"},
+       "a time of the author's machine, which cannot be checked here. It does not fit the 240 ms of a pass "
+       "that computes less"},
       {"gather: O(seq_len x layers) copies; the fused kernel: none",
        "seq_len x 2 x kv_heads x head_dim x bytes, per layer", "1,023 tokens x 256 bytes",
        fmt::format("passes of 511 and 512 tokens, one layer of 256 bytes a token: gather copies {} bytes, "
@@ -469,9 +471,8 @@ std::vector<Claim> article_004(const Measurements& measured) {
         fmt::format("step 2: {} (4 sequences), {} (Poisson), {} (mixed), {} (system prompt)",
                     percent(measured.four.flat.waste()), percent(measured.poisson.flat.waste()),
                     percent(measured.mixed.flat.waste()), percent(measured.system_prompt.flat.waste())),
-        "**wrong** as bounds: none of our four lies between them, nor its own third request; as a usual "
-        "range it holds of "
-        "the paper's systems"},
+        "**wrong** as bounds: none of our four lies between them, nor does its own third request. As a usual "
+        "range it holds of the paper's systems"},
        four_percent_claim(measured)});
   append(concurrency_claims(measured));
   append(demo_claims(measured));

@@ -21,15 +21,15 @@ struct NumbersOptions {
 /// @throws InputError for an unknown option or value. @return false if only help was asked for.
 bool parse(int argc, char** argv, NumbersOptions& options) {
   CLI::App app(
-      "Every figure of the five articles beside the arithmetic and what the programs report, as Markdown");
-  app.add_flag("--no-times", options.no_times, "leave out what depends on the machine");
+      "Prints every figure of the five articles beside the arithmetic and the programs' figure, as Markdown");
+  app.add_flag("--no-times", options.no_times, "leave out the times, which depend on the machine");
   CLI::Option* only_times =
-      app.add_flag("--only-times", options.only_times, "the decode times alone, to be kept as a record");
-  app.add_option("--device", options.device, "with --only-times: cpu or cuda")
+      app.add_flag("--only-times", options.only_times, "print only the decode times, to be kept as a record");
+  app.add_option("--device", options.device, "with --only-times: cpu or cuda (default: cpu)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->needs(only_times);
   app.add_option("--gpu-record", options.gpu_record,
-                 "a file that --only-times --device cuda has written, to include");
+                 "include this file, the output of --only-times --device cuda");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -48,7 +48,8 @@ std::string gpu_record(const std::string& path) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file || !text.starts_with(kGpuRecordStart))
     throw InputError(fmt::format(
-        "{} is no record of a GPU; give --gpu-record what numbers --only-times --device cuda printed", path));
+        "{} is no record of a GPU; give --gpu-record the output of numbers --only-times --device cuda",
+        path));
   return text;
 }
 

@@ -13,14 +13,28 @@ namespace {
 
 constexpr const char* kIntroduction = R"(# The figures of the articles
 
-Written by `./steps numbers`; do not edit. Five articles explain KV caches with figures. Here is each figure with a few of the
-article's words, the arithmetic, the right value, and what our programs report: the steps themselves where a run fits (the
-experiments below), else the managers of steps 2 to 4, which are bookkeeping and need only a model's bytes per token.
+Five articles explain KV caches with figures.
+Each table has a row for each figure: a few of the article's words, the arithmetic, the right value, what our programs report, and the verdict.
 
-kB, MB and GB are 10^3, 10^6 and 10^9 bytes; KiB, MiB and GiB are 2^10, 2^20 and 2^30. "Holds as MiB" means that the figure
-is right if its MB is read as MiB. Blocks have 16 tokens. Left out are numbers that claim nothing (sizes that an example
-chooses, options, line and chapter numbers, dates), what is said of other systems and of designs that are not built here
-([beyond](beyond.md)), and faults of the articles' code, which the chapters show as the bugs you would write.
+For example, Article 000 says that 1,024 tokens of Qwen3-0.6B take ~114 MB.
+The arithmetic gives 117.4 MB, and step 2 reserves 117.4 MB.
+So the article's figure is 2.9% too small.
+
+Where a run fits, the programs are steps 2 to 4 themselves ([below](#the-waste-experiments)).
+Elsewhere they are the managers of these steps: bookkeeping that needs a model's bytes per token and no model.
+Blocks have 16 tokens.
+
+- kB, MB and GB are 10^3, 10^6 and 10^9 bytes; KiB, MiB and GiB are 2^10, 2^20 and 2^30.
+- "Holds as MiB": the figure is right if its MB is read as MiB.
+- "Holds, cut off": the article left out the last digits instead of rounding them.
+
+Three kinds of figures are left out:
+
+- Numbers that claim nothing: sizes that an example chooses, options, line and chapter numbers, dates.
+- What an article says of other systems, and of designs that are not built here ([beyond](beyond.md)).
+- Faults of the articles' code; the chapters show them as the bugs you would write.
+
+`./steps numbers` writes this page; do not edit it.
 )";
 
 std::string claims_table(const Article& article) {
@@ -53,9 +67,10 @@ std::string experiments_table(const Measurements& measured) {
   std::string text = R"(
 ## The waste experiments
 
-The same requests through the programs of steps 2, 3 and 4 (`--random-weights tiny`, one layer: the shares are those of any
-model). Slots are the report's bytes divided by its bytes per token, at the moment of the greatest reservation. Step 4 counts a
-shared slot once.
+The programs of steps 2, 3 and 4 run the same requests (`--random-weights tiny`, one layer; the shares are those of any model).
+Each row shows the moment at which the step reserves the most memory.
+Slots are the report's bytes divided by its bytes per token.
+Step 4 counts a shared slot once.
 
 | requests | step | slots reserved | used | waste | K/V rows computed | blocks hit |
 |---|---|---|---|---|---|---|
@@ -76,8 +91,8 @@ std::string fairest(const Measurements& measured) {
   const std::int64_t first = measured.first_fit.refused;
   const std::int64_t others = std::min(measured.best_fit.refused, measured.worst_fit.refused);
   return first <= others
-             ? "First fit refuses the fewest, so the comparison with it is fair to contiguous pieces."
-             : "First fit is not the best of them here.";
+             ? "First fit refuses the fewest of the three, so it shows contiguous pieces at their best."
+             : "First fit does not refuse the fewest of the three here.";
 }
 
 std::string fragmentation_table(const Measurements& measured) {
@@ -85,9 +100,10 @@ std::string fragmentation_table(const Measurements& measured) {
       fmt::format(R"(
 ## External fragmentation
 
-{} sequences come and go in {} slots: in contiguous pieces of exactly their size, and in the pool of step 3. The pieces waste
-nothing inside, which supposes that every length is known on arrival; what is lost lies between them. Which hole a piece is cut from
-is a choice: the first that is large enough, the smallest (best fit), or the largest (worst fit).
+{} sequences come and go in {} slots, once in contiguous pieces and once in the pool of step 3.
+A contiguous piece has exactly the size of its sequence, as if every length were known on arrival.
+So nothing is wasted inside a piece, and memory is lost only in the holes between pieces.
+First fit cuts a new piece from the first hole that is large enough, best fit from the smallest such hole, worst fit from the largest.
 {}
 
 | | first fit | best fit | worst fit | blocks of 16 |
@@ -100,9 +116,9 @@ is a choice: the first that is large enough, the smallest (best fit), or the lar
                         grouped(measured.blocks.*field));
   };
   row("sequences refused", &ReplayResult::refused);
-  row("of these, the free slots together would have been enough", &ReplayResult::refused_in_spite_of_room);
-  row("tokens of all those refused", &ReplayResult::refused_tokens);
-  row("most slots free when one was refused in spite of them", &ReplayResult::most_free_when_refused);
+  row("refused although enough slots were free in all", &ReplayResult::refused_in_spite_of_room);
+  row("tokens of all refused sequences", &ReplayResult::refused_tokens);
+  row("most free slots at such a refusal", &ReplayResult::most_free_when_refused);
   row("most holes at a time", &ReplayResult::most_holes);
   row("most slots given out and empty at a time", &ReplayResult::most_wasted);
   row("most tokens stored at a time", &ReplayResult::most_tokens);
@@ -186,9 +202,12 @@ std::string machine_times(const MachineTimes& times) {
 
 std::string times_section(const MachineTimes& cpu, const std::string& gpu_record) {
   return std::string(kTimesHeading) + R"(
-These depend on the machine. A run gives its median decode pass of 32; a turn runs each of the three once. Figures are medians of
-five turns, with the least and the most in brackets; the last two columns compare with step 2 in the same turn. Article 004's passes
-take 240 ms; a copy costs the same whatever a pass costs, so it weighs the more the faster the rest is.
+These figures depend on the machine.
+A turn runs each of the three variants once, and keeps the median of 32 decode passes of each run.
+A figure is the median of five turns, with the least and the most in brackets.
+The last two columns compare with step 2 in the same turn.
+In Article 004 a pass takes 240 ms.
+A copy costs the same time in a fast pass as in a slow one, so it is a larger share of our faster passes.
 
 )" + machine_times(cpu) +
          "\n" + (gpu_record.empty() ? "On a GPU: not measured here.\n" : gpu_record);

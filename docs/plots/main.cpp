@@ -15,9 +15,10 @@ namespace {
 /// @throws InputError for an unknown option or value. @return false if only help was asked for.
 bool parse(int argc, char** argv, std::string& device) {
   CLI::App app(
-      "The curves of docs/plots as one JSON object: memory from the managers of steps 2 to 4, times "
-      "measured here");
-  app.add_option("--device", device, "cpu (the shipped model's shape, f32) or cuda (Qwen3-0.6B, bf16)")
+      "Prints the curves of docs/plots as one JSON object: memory from the managers of steps 2 to 4, and "
+      "times measured on this machine");
+  app.add_option("--device", device,
+                 "where times are measured: cpu (the shipped model's shape, f32) or cuda (Qwen3-0.6B, bf16)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   try {

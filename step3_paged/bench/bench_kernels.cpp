@@ -16,21 +16,21 @@ namespace {
 
 constexpr const char* kWhat =
     "Usage: bench_kernels [OPTIONS OF GOOGLE BENCHMARK]\n\n"
-    "Times the kernels that write, collect and read K and V, and the matrix product: cpu/... and, with a\n"
-    "GPU, cuda/..., beside what the device does at best.\n";
+    "Times the kernels that write, gather and read K and V, and the matrix product: cpu/... and, with a\n"
+    "GPU, cuda/.... Each time stands beside the best that the device can do.\n";
 
 constexpr const char* kNote =
-    "GB/s and FLOP/s count what must be moved and computed, once each; 'of ...' is the share of what the "
-    "device does at best, measured in this process: reading, copying, multiply-adds in registers. Where "
-    "memory is the subject, data of more than the caches hold take turns, as the layers of a model do. cpu: "
-    "float32 arithmetic on all threads; scatter and gather on one, as in the steps, and compared with a "
-    "copy on one. Time is the median call, and what is called 'at median' is made of it; IQR % is the "
-    "distance of the calls' quartiles, in percent of the median; CPU says nothing. cpu/read, copy and "
-    "multiply_add are the fastest of many stretches, so that on a busy machine the shares of them are too "
-    "small. The CPU's best is read and copied in large pages, if the system gives them; K, V and weights "
-    "lie in pages as the steps have them. cuda: CUDA graphs timed with events; a call is what it takes on "
-    "average in the median of 30 replays, limits too. tensor_cores is the rate of mma.sync; from compute "
-    "capability 9.0 on, cuBLAS has faster instructions and may pass it.";
+    "GB/s and FLOP/s count each byte and each operation that is needed once. 'of ...' is the share of the "
+    "device's best rate, measured in this process: reading, copying, multiply-adds in registers. Where "
+    "memory is the subject, more data than the caches hold take turns, like the layers of a model. cpu: "
+    "float32 arithmetic on all threads. Scatter and gather run on one thread, as in the steps, and are "
+    "compared with a copy on one. Time is the median call, and figures 'at median' come from it. IQR % is "
+    "the distance between the calls' quartiles, in percent of the median. The column CPU says nothing. "
+    "cpu/read, copy and multiply_add are the fastest of many stretches, so on a busy machine the shares of "
+    "them are too small. They read and copy in large pages, if the system gives them; K, V and weights lie "
+    "in the pages that the steps have. cuda: CUDA graphs timed with events. The time of a call is its mean "
+    "in the median of 30 replays; so are the limits. tensor_cores is the rate of mma.sync; from compute "
+    "capability 9.0 on, cuBLAS has faster instructions and may exceed it.";
 
 void add_all() {
   kvcache::add_cpu_benchmarks();

@@ -96,13 +96,13 @@ void copy_a_block_of_all_layers(benchmark::State& state) {
 
 constexpr const char* kWhat =
     "Usage: bench_pool_layout [OPTIONS OF GOOGLE BENCHMARK]\n\n"
-    "Times a layer-major (block_major:0) and a block-major pool: attention of one token over 2,048, and a\n"
-    "block that is copied away.\n";
+    "Times a layer-major (block_major:0) and a block-major pool: attention of one token over 2,048, and the\n"
+    "copy of a block.\n";
 
 constexpr const char* kNote =
     "K and V of Qwen3-0.6B's shape in bf16. decode_attention: all layers, once. copy: K of one block in all "
     "layers. "
-    "Time is the mean of the calls; with --benchmark_repetitions there is a median of such means, and its "
+    "Time is the mean of the calls; with --benchmark_repetitions, the median of such means, and its "
     "spread.";
 
 void add_all() {

@@ -23,18 +23,19 @@ namespace {
 
 constexpr const char* kWhat =
     "Usage: bench_bookkeeping [OPTIONS OF GOOGLE BENCHMARK]\n\n"
-    "Times what the managers of steps 3 and 4 do with blocks, in pools of a thousand to a million, and\n"
-    "the parts that this is made of.\n";
+    "Times the block operations of the managers of steps 3 and 4, and their parts, in pools of a\n"
+    "thousand to a million blocks.\n";
 
 constexpr const char* kNote =
-    "Time: what one operation takes of a core's time, the average over all blocks of a pool, in the median "
-    "round over the pool; IQR % is the distance of the rounds' quartiles, in percent of it; CPU says "
-    "nothing. Blocks lie in random order, so large pools show what missing the caches costs; nothing else "
-    "grows with the pool. Managers: calls for sequences of 64 blocks of 16 tokens and of one token more, "
-    "per block. allocate, hit, evict: plan and commit, of new tokens with their rows of the plan; in evict "
-    "also hash, lookup and entry of what is new (evictions: per operation; the rest are tails, which nobody "
-    "can find). copy_on_write: plan and commit of one token, 64 sequences to a pass, per token. Others: the "
-    "parts. lookup: prompts of 50,000 tokens that fill the pool, in turn; all_miss ends at the first block.";
+    "Time: the time of one core for one operation, averaged over all blocks of a pool, in the median round "
+    "over the pool. IQR %: the distance between the rounds' quartiles, in percent of that time. The column "
+    "CPU says nothing. Blocks lie in random order, so large pools show the cost of cache misses; nothing "
+    "else grows with the pool. Managers: calls for sequences of 64 blocks of 16 tokens and one token more, "
+    "per block. allocate, hit, evict: plan and commit of new tokens, with their rows of the plan. evict "
+    "also hashes, looks up and enters the new blocks (evictions: per operation; the other blocks are tails, "
+    "which no lookup can find). copy_on_write: plan and commit of one token, 64 sequences to a pass, per "
+    "token. Others: the parts. lookup: prompts of 50,000 tokens that fill the pool, in turn; all_miss ends "
+    "at the first block.";
 
 constexpr std::int64_t kBlockSize = 16;
 constexpr std::int64_t kPromptTokens = 50'000;

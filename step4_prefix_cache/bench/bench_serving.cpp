@@ -264,21 +264,20 @@ void refuse_others(std::span<char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
     if (name.starts_with("--") && std::ranges::count(kOptions, name) == 0)
-      throw InputError(fmt::format(
-          "{} has no use here: requests, pool and sharing are set by the benchmark; its options are {}", name,
-          fmt::join(kOptions, ", ")));
+      throw InputError(
+          fmt::format("{} has no use here: the benchmark sets requests, pool and sharing; its options are {}",
+                      name, fmt::join(kOptions, ", ")));
   }
 }
 
 void print_help() {
   fmt::print(
       "Usage: bench_serving [OPTIONS]\n\n"
-      "Gives the serving engine the same requests one at a time and many at once, in the caches of steps 2, "
-      "3 and 4, all\n"
-      "of the same size; then, pass by pass in turn, requests without anything in common with the prefix "
-      "cache and\n"
-      "without; then eight streams and a long prompt beside them, with passes of 256 to 32 rows. The model "
-      "is --random-weights fairytale unless another is named.\n\n"
+      "Times three things in the serving engine:\n"
+      "- the same requests one at a time and many at once, in equally large caches of steps 2, 3 and 4;\n"
+      "- requests with nothing in common, with the prefix cache and without, pass by pass in turn;\n"
+      "- eight streams and a long prompt beside them, with passes of 256 to 32 rows.\n"
+      "The model is --random-weights fairytale unless another is named.\n\n"
       "Options, which step4_prefix_cache --help explains:\n  {}\n",
       fmt::join(kOptions, " "));
 }
@@ -294,7 +293,9 @@ int bench_serving(std::span<char* const> line) {
   if (!options) return 0;
   Program program = load_program(Step::prefix_cache, *options);
   if (const std::int64_t context = program.model->config().max_position_embeddings; context < kLongest)
-    throw InputError(fmt::format("the model's context is {} and the requests need {}", context, kLongest));
+    throw InputError(
+        fmt::format("the model's context is {} and the requests need {}; give a model with a longer one",
+                    context, kLongest));
   give_memory(program);
   fmt::print("{}, {} on {}, {} threads; K and V of {} tokens\n", program.model_name, name_of(program.dtype),
              program.gpu ? "cuda" : "cpu", program.threads->threads(), kMemory * kLongest);

@@ -1,4 +1,5 @@
-// How many threads a program takes by itself: no more than its affinity mask and its container's share allow.
+// The default number of threads: no more than the affinity mask and the container's share of processors
+// allow.
 #include "common/base/usable_processors.h"
 
 #include <gtest/gtest.h>

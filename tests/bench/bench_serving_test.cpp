@@ -1,5 +1,5 @@
-// ./steps serve-bench's program: every step that serves is measured, and what it sets itself is not asked
-// for. How fast anything is, is no test's business.
+// The program of ./steps serve-bench: it measures every step that serves, and refuses options that it sets
+// itself. No test looks at a time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The benchmark programs as a script runs them: what is measured has its name and its counters, as JSON. How
-// fast anything is, is no test's business.
+// The benchmark programs as a script runs them: each benchmark has its name and its counters, as JSON. No
+// test looks at a time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// Runs the benchmarks that match `filter`.
-/// @return what is printed for each, by its name without what Google Benchmark appends
+/// @return the output of each benchmark, by its name without Google Benchmark's suffix
 std::map<std::string, nlohmann::json> run_benchmarks(const std::string& program, const std::string& filter) {
   const ProgramResult result = run_step(program, {"--benchmark_filter=" + filter, "--benchmark_format=json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Counters = std::map<std::string, double>;
 
-/// As Google Benchmark writes one run.
+/// One run, as Google Benchmark writes it.
 Json entry(const std::string& name, double ms, const Counters& counters = {}) {
   const std::string full_name = name + "/iterations:1/manual_time";
   Json json{{"name", full_name},     {"run_name", full_name}, {"run_type", "iteration"}, {"repetitions", 1},
@@ -29,7 +29,7 @@ Json entry(const std::string& name, double ms, const Counters& counters = {}) {
   return json;
 }
 
-/// As a step's program writes one round.
+/// One round, as a step's program writes it.
 Json round_of(const std::string& step, const std::vector<Json>& entries) {
   Json context{{"step", step},   {"model", "random:tiny"}, {"device", "cpu"},
                {"dtype", "f32"}, {"threads", "2"},         {"note", "Every run starts with an empty cache."}};
@@ -265,7 +265,7 @@ TEST_F(BenchmarkTable, RoundsAreKeptAsRepetitionsOfOneProgram) {
     EXPECT_EQ(run["repetition_index"], n % 2);
     EXPECT_EQ(run["run_type"], "iteration");
   }
-  // What was kept can be read again.
+  // The kept rounds can be read again.
   const ProgramResult again = run_step("compare_benchmarks", {(kept / "step3_paged.json").string(),
                                                               (kept / "step3_paged_gather.json").string()});
   EXPECT_EQ(again.out, result.out);

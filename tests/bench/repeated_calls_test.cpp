@@ -1,4 +1,4 @@
-// What a benchmark reports that times its calls one by one.
+// The report of a benchmark that times its calls one by one.
 #include "common/bench/repeated_calls.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using Reported = benchmark::BenchmarkReporter::Run;
 
-/// Keeps what is reported.
+/// Keeps the reported runs.
 class Kept : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }

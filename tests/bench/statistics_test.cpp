@@ -1,4 +1,4 @@
-// What ./steps bench makes of repeated measurements, on numbers whose answers are known.
+// The statistics of ./steps bench, on numbers whose answers are known.
 #include "common/bench/statistics.h"
 
 #include <gtest/gtest.h>

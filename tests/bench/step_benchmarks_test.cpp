@@ -1,6 +1,6 @@
-// The contract of the four benchmark programs: the same names everywhere, the counters that were promised,
-// cold and warm apart, and nothing counted that did not happen. Run on a model without size; no time is
-// looked at.
+// The contract of the four benchmark programs: the same names in all four, the promised counters, cold runs
+// apart from warm ones, and no count of what did not happen. They run on a tiny model; no test looks at a
+// time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr const char* kPrograms[] = {"bench_step1_no_cache", "bench_step2_flat_cache", "bench_step3_paged",
                                      "bench_step4_prefix_cache"};
 
-/// The names that a program registers, without what Google Benchmark appends.
+/// The names that a program registers, without Google Benchmark's suffix.
 std::set<std::string> names_of(const std::string& program) {
   const ProgramResult result = run_step(program, {"--benchmark_list_tests"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -43,7 +43,7 @@ json run_benchmarks(const std::string& program, const std::string& filter,
   return json::parse(read_file(folder / "out.json"));
 }
 
-/// The first run whose name begins so.
+/// The first run whose name begins with `name`.
 json benchmark(const json& written, const std::string& name) {
   for (const json& run : written["benchmarks"]) {
     if (run["name"].get<std::string>().starts_with(name + "/iterations")) return run;
@@ -52,7 +52,7 @@ json benchmark(const json& written, const std::string& name) {
   return {};
 }
 
-// What every program runs here: one of each kind, and a prefix cold and warm.
+// The benchmarks that every program runs here: one of each kind, and a prefix cold and warm.
 constexpr const char* kOneOfEach = "prompt:64/iter|context:64/iter|generate.*tokens:64/|prefix:128";
 
 TEST(StepBenchmarks, HaveTheSameNamesInAllFourPrograms) {
@@ -129,7 +129,7 @@ TEST(StepBenchmarks, GrowingMovesWhatIsStoredAndMeetsNoNewPages) {
   EXPECT_EQ(benchmark(written, "grow/doubling/tokens:32")["bytes_moved"],
             kBytesOfAToken * (1 + 2 + 4 + 8 + 16));
   EXPECT_EQ(benchmark(written, "grow/reservation/tokens:32")["bytes_moved"], 0);
-  // 3.6 MB are 896 pages of 4 KiB. What a vector takes beside them is a handful.
+  // 3.6 MB are 896 pages of 4 KiB. A vector takes a handful more.
   for (const char* name : {"grow/exact/tokens:32", "grow/doubling/tokens:32", "grow/reservation/tokens:32"})
     EXPECT_LT(benchmark(written, name)["page_faults"], 20) << name;
   const json fresh = run_benchmarks("bench_step2_flat_cache", "grow/reservation/fresh_memory");
@@ -181,7 +181,8 @@ TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
 TEST(StepBenchmarks, SayWhatTheirNumbersAreAndWhereTheyWereMade) {
   const json context = run_benchmarks("bench_step1_no_cache", "prompt:64/iter")["context"];
   const auto note = context["note"].get<std::string>();
-  for (const char* part : {"waits for the host", "those of step 1, those that gather", "first two of a run"})
+  for (const char* part :
+       {"waits for the host", "passes of step 1 and passes that gather", "first two of a run"})
     EXPECT_NE(note.find(part), std::string::npos) << part;
   EXPECT_EQ(context["processor"], processor_name("cpu"));
 }
@@ -228,7 +229,8 @@ TEST(TimedMs, IsThePartThatTheWorkloadIsAbout) {
     EXPECT_EQ(timed_ms(decode_pass, prefill, std::vector<double>(passes, 5)), 0) << "nothing but warm-up";
 }
 
-// On a GPU the first pass of a kind runs as it is and the second one is recorded. Only later ones are played.
+// On a GPU the first pass of a kind runs directly, and the second is recorded. Only later passes are
+// replayed.
 TEST(Workloads, TimePassesThatArePlayedAsCudaGraphs) {
   for (const Workload& workload : workloads()) {
     if (workload.timed != Workload::Timed::decode_pass) continue;

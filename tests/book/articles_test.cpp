@@ -1,4 +1,5 @@
-// docs/articles.md is what the programs say today, and a figure is judged by the unit it was printed in.
+// docs/articles.md holds what the programs say today. Each figure is judged in the unit in which the article
+// printed it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The formulas against constants worked out by hand: the right values of what the five articles say, and the
-// wrong ones that they must not give.
+// The formulas against constants worked out by hand: the right value of each figure in the five articles, and
+// wrong values that they must not give.
 #include "docs/numbers/formulas.h"
 
 #include <gtest/gtest.h>

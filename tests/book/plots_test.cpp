@@ -1,5 +1,5 @@
-// The curves of docs/plots: memory as the managers account for it, times from a run of a tiny model, and
-// pictures that are drawn from whole records only.
+// The curves of docs/plots: the memory that managers account for, times of a run of a tiny model, and
+// pictures, which are drawn from complete records only.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -126,7 +126,7 @@ TEST(BlockSizes, WasteIsThatOfTheLastBlocks) {
 
 // ---- times ----
 
-/// What a second is enough for.
+/// A small plan, which takes about a second.
 TimingPlan small_plan() {
   return {.weights = "tiny",
           .turns = 2,
@@ -376,7 +376,7 @@ std::string title_of(const std::filesystem::path& file) {
   return std::regex_replace(text.substr(from, text.find("</title>") - from), std::regex("&#x27;"), "'");
 }
 
-/// Who does not see a picture is told what it says, and not only what it is about.
+/// A reader who does not see a picture is told what it shows, not only its subject.
 TEST(CommittedPictures, AreDescribedByTheirResultsWhereverTheyAreShown) {
   const std::filesystem::path root = SOURCE_DIR;
   std::vector<std::filesystem::path> pages = {root / "README.md", kPlots / "README.md"};

@@ -1,4 +1,4 @@
-// Configuring: the flags and architectures that a user gives are those that are used. Nothing is built.
+// Configuring uses the compiler flags and GPU architectures that a user gives. Nothing is built.
 #include <gtest/gtest.h>
 
 #include <fstream>

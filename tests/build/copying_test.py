@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The files that docs/copying.md names for a part of the project are enough for it: copied into an empty folder they
-include each other, the libraries that the page names and nothing else, and the page's program builds and prints what
-the page says.
+"""docs/copying.md names the files of a part of the project, and these files are enough. Copied into an empty folder they
+include each other, the libraries that the page names, and nothing else. The page's program builds and prints what the
+page says.
 
 Usage: copying_test.py BUILD, the build tree whose compiler is used. The CUDA kernels are not compiled again: the page's
 program is linked with the objects of BUILD.

@@ -1,5 +1,5 @@
-// An installed tree works on its own: its programs find the shipped model beside them, wherever the tree is
-// moved.
+// An installed tree works on its own: its programs find the shipped model beside them, also after the tree
+// has moved.
 #include <gtest/gtest.h>
 
 #include "tests/support/run_program.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Each room's compiler finds the headers of the rooms that it links, and those of no other.
+"""Each room can include the headers of the rooms that it links, and those of no other room.
 
-Usage: rooms_test.py BUILD, a configured build tree. Its compile_commands.json says what the compiler is given for each
-source; nothing of the tree has to be built. The rooms and their links are read from the calls of add_room().
+Usage: rooms_test.py BUILD, a configured build tree. Its compile_commands.json has the compiler's flags of each source;
+nothing has to be built. The rooms and their links come from the calls of add_room().
 """
 
 import json

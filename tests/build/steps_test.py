@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What `./steps` does around the programs that it runs: how their failures are told, what a signal ends, and what is
-left behind. The programs are stand-ins here, in a copy of the script's folder; nothing is measured.
+"""`./steps` around the programs that it runs: how it reports their failures, what a signal ends, and which files stay.
+The programs are stand-ins here, in a copy of the script's folder; nothing is measured.
 
 Usage: steps_test.py BUILD, the folder in whose bin/ the real programs are.
 """

@@ -1,4 +1,5 @@
-// The table of ./steps demo: what agrees is called so, what differs is shouted, and unlike runs are refused.
+// The table of ./steps demo: equal results are "same", different ones are "DIFFERENT", and reports of
+// different prompts are refused.
 #include "common/cli/compare.h"
 
 #include <gtest/gtest.h>

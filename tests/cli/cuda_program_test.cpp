@@ -1,4 +1,4 @@
-// The four binaries with --device cuda, as a user runs them.
+// The four programs with --device cuda, as a user runs them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -88,7 +88,7 @@ TEST_F(CudaProgram, PagesForkShareAndSwapAsOnTheCpu) {
   }
 }
 
-// The memory that a prompt has filled with NaN serves the next one.
+// The next prompt gets the memory that a prompt has filled with NaN.
 TEST_F(CudaProgram, EndsAPromptWhoseLogitsAreNotFiniteAndNoOther) {
   const DamagedModel damaged;
   const auto ids = [](const std::vector<std::int32_t>& prompt) {
@@ -155,8 +155,8 @@ TEST_F(CudaProgram, APoolThatTheGpuCannotHoldIsRefused) {
                  {"the flat cache", "bytes", "free"}, Gpu::visible);
 }
 
-/// Makes a copy of a checkpoint with so many tokens in its vocabulary, and 0 for all weights: a file without
-/// contents, which takes no room on the disk.
+/// Makes a copy of a checkpoint with `vocab` tokens in its vocabulary, and 0 for all weights: a sparse
+/// file, which takes no room on the disk.
 void save_with_vocabulary(const std::filesystem::path& checkpoint, std::int64_t vocab,
                           const std::filesystem::path& folder) {
   nlohmann::json config = nlohmann::json::parse(read_file(checkpoint / "config.json"));

@@ -1,6 +1,5 @@
-// A model in which one token is damaged, as a user runs it: on the command line and behind HTTP a prompt with
-// it ends with one line that says so, and everything else is as if it had not been there. No test waits for a
-// time.
+// A model with one damaged token, as a user runs it. On the command line and over HTTP, a prompt with this
+// token ends with one line that says so, and changes nothing else. No test waits for a time.
 #include "tests/support/damaged_model.h"
 
 #include <gtest/gtest.h>
@@ -105,8 +104,8 @@ TEST_F(DamagedModelOnTheCommandLine, FindsNothingThatABadPromptHasComputed) {
   EXPECT_EQ(report["blocks"]["cached"], 10 + 2) << "of the good ones: all 42 tokens, and the ends once more";
 }
 
-// The blocks and slots that a bad prompt has filled with NaN serve the next one. It fills none of them
-// wholly.
+// The next prompt gets the blocks and slots that a bad prompt has filled with NaN, and fills none of them
+// completely.
 TEST_F(DamagedModelOnTheCommandLine, LeavesNothingInTheMemoryThatTheNextPromptUses) {
   const DamagedModel sound;
   for (const std::string step : kServingSteps) {
@@ -217,10 +216,10 @@ class DamagedModelServer {
     EXPECT_EQ(health.json()["status"], "ok");
     return health.json();
   }
-  /// No sequence is there, and no block is held.
+  /// Expects that no sequence is there and no block is held.
   void expect_idle() const {
     Json health = healthy();
-    // An answer may be out before the engine has looked around; each look waits for it.
+    // The answer may come before the engine has freed the blocks; each look waits for the engine.
     for (int looks = 0; looks < 200 && health["running"] != 0; ++looks) health = healthy();
     EXPECT_EQ(health["running"], 0);
     EXPECT_EQ(health["waiting"], 0);
@@ -305,7 +304,7 @@ TEST(DamagedModelBehindHttp, EndsAStreamThatHasBegunWithTheMessage) {
   server.expect_idle();
 }
 
-// Streams beside bad requests of every kind, all at once: each gives what it gives alone.
+// Streams beside bad requests of every kind, all at once: each gives the same as alone.
 TEST(DamagedModelBehindHttp, GivesTheNeighboursTheIdsThatTheyGiveAlone) {
   const DamagedModel damaged;
   for (const std::string step : kServingSteps) {
@@ -355,7 +354,7 @@ TEST(DamagedModelBehindHttp, GivesTheNeighboursTheIdsThatTheyGiveAlone) {
   }
 }
 
-// A sound checkpoint in float16: one token's activations are beyond what it can hold.
+// A sound checkpoint in float16: one token's activations are beyond its range.
 TEST(DamagedModelBehindHttp, EndsARequestWhoseActivationsFloat16CannotHold) {
   DamagedModel model;
   // All of the token's vector lies in one direction, and one row of a matrix looks there alone.

@@ -1,6 +1,6 @@
-// A tokenizer.json whose decoder fails at a token, as a user runs it: on the command line and behind HTTP the
-// output with that token ends with one line that names the decoder, and everything else is as if it had not
-// been there. No test waits for a time.
+// A tokenizer.json whose decoder fails at one token, as a user runs it. On the command line and over HTTP, an
+// output with this token ends with one line that names the decoder, and changes nothing else. No test waits
+// for a time.
 #include <gtest/gtest.h>
 
 #include <filesystem>

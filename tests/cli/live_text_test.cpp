@@ -1,5 +1,5 @@
-// The texts of several sequences on a terminal: as they come, one after the other, and in the end what a file
-// would hold.
+// The texts of several sequences on a terminal appear while they are generated, one after the other. In the
+// end the terminal shows what a file would hold.
 #include "common/cli/live_text.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST_F(ALiveText, KeepsTheTextThatCameBeforeAFailure) {
   EXPECT_EQ(written(), word(0) + "\n\n");
 }
 
-// Where every sequence fails before its first id, a terminal shows what a file would hold: nothing.
+// If every sequence fails before its first id, a terminal shows nothing, as a file would hold nothing.
 TEST(LiveTextOnATerminal, IsNothingWhereEverySequenceFails) {
   if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "needs script, which makes a terminal";
   const DamagedModel damaged;

@@ -1,5 +1,5 @@
 /// @file
-/// The command line: what each option takes, which step has it, and the exact line for what is not right.
+/// The command line: the values of each option, the steps that have it, and the exact line for each mistake.
 
 #include "common/cli/options.h"
 
@@ -33,7 +33,7 @@ Options parse(const Words& words, Step step = Step::no_cache) {
   return parse_words(step, words).value();
 }
 
-/// The line that the words are refused with.
+/// The message with which the words are refused.
 std::string refusal(const Words& words, Step step = Step::no_cache) {
   try {
     parse_words(step, words);
@@ -161,7 +161,7 @@ TEST(Options, KeepPromptFilesAmongTheOtherPrompts) {
 
 TEST(Options, RefuseStdinTwiceAndAFileWithoutAName) {
   EXPECT_EQ(refusal({"--prompt-file", "-", "--prompt", "a", "--prompt-file=-"}),
-            "--prompt-file - is given twice; stdin can be read only once");
+            "--prompt-file - is given twice; stdin can be read only once, so give it once");
   EXPECT_EQ(refusal({"--prompt-file="}), "--prompt-file must be a text that is not empty, not \"\"");
   EXPECT_EQ(refusal({"--prompt-file"}), "--prompt-file needs a value: --prompt-file FILE");
 }
@@ -385,34 +385,37 @@ TEST(Options, RefuseAbbreviations) {
 }
 
 TEST(Options, RefuseAnOptionGivenTwice) {
-  EXPECT_EQ(refusal({"--tokens", "1", "--tokens=1"}), "--tokens is given twice; which one is meant?");
-  EXPECT_EQ(refusal({"--json", "--json"}), "--json is given twice; which one is meant?");
+  EXPECT_EQ(refusal({"--tokens", "1", "--tokens=1"}), "--tokens is given twice; give it once");
+  EXPECT_EQ(refusal({"--json", "--json"}), "--json is given twice; give it once");
 }
 
 TEST(Options, RefuseAValueForAFlag) {
-  EXPECT_EQ(refusal({"--json=yes"}), "--json takes no value, not even \"yes\"");
-  EXPECT_EQ(refusal({"--json="}), "--json takes no value, not even \"\"");
+  EXPECT_EQ(refusal({"--json=yes"}), "--json takes no value, and \"yes\" is given; write --json alone");
+  EXPECT_EQ(refusal({"--json="}), "--json takes no value, and \"\" is given; write --json alone");
 }
 
 TEST(Options, RefuseContradictions) {
   EXPECT_EQ(refusal({"--model", "d", "--random-weights", "fairytale"}),
-            "--model and --random-weights exclude each other: the weights are read or made up");
+            "--model and --random-weights exclude each other; give one of them");
   EXPECT_EQ(refusal({"--prompt", "a", "--random-weights", "fairytale"}),
             "--prompt needs a tokenizer, which --random-weights does not have; give token ids with --ids");
   EXPECT_EQ(
       refusal({"--prompt-file", "a", "--random-weights", "fairytale"}),
       "--prompt-file needs a tokenizer, which --random-weights does not have; give token ids with --ids");
   EXPECT_EQ(refusal({"--system-prompt", "a", "--random-weights", "fairytale"}, Step::prefix_cache),
-            "--system-prompt needs a tokenizer, which --random-weights does not have");
-  EXPECT_EQ(refusal({"--num-blocks", "4", "--kv-memory", "1MiB"}, Step::paged),
-            "--num-blocks and --kv-memory exclude each other: both set the size of the pool");
-  EXPECT_EQ(refusal({"--kv-memory", "auto", "--num-blocks", "4"}, Step::paged),
-            "--num-blocks and --kv-memory exclude each other: both set the size of the pool");
-  EXPECT_EQ(refusal({"--demo", "--json"}), "--demo and --json exclude each other: both write on stdout");
+            "--system-prompt needs a tokenizer, which --random-weights does not have; leave it out");
+  EXPECT_EQ(
+      refusal({"--num-blocks", "4", "--kv-memory", "1MiB"}, Step::paged),
+      "--num-blocks and --kv-memory exclude each other: both set the size of the pool; give one of them");
+  EXPECT_EQ(
+      refusal({"--kv-memory", "auto", "--num-blocks", "4"}, Step::paged),
+      "--num-blocks and --kv-memory exclude each other: both set the size of the pool; give one of them");
+  EXPECT_EQ(refusal({"--demo", "--json"}),
+            "--demo and --json exclude each other: both write on stdout; give one of them");
   EXPECT_EQ(refusal({"--logits"}), "--logits needs --json");
   EXPECT_EQ(refusal({"--ids", "1", "--random-weights", "fairytale"}), "accepted");
   EXPECT_EQ(refusal({"--no-special-tokens", "--random-weights", "fairytale"}),
-            "--no-special-tokens needs a tokenizer, which --random-weights does not have");
+            "--no-special-tokens needs a tokenizer, which --random-weights does not have; leave it out");
 }
 
 TEST(Options, ServeWhereTheyAreTold) {
@@ -436,17 +439,19 @@ TEST(Options, ServeWhereTheyAreTold) {
   EXPECT_EQ(refusal({"--serve", "--max-waiting", "-1"}, Step::paged),
             "--max-waiting must be a whole number from 0 to 65536 in plain digits, not \"-1\"");
   EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged), "accepted");
-  EXPECT_EQ(refusal({"--serve", "--max-sequences", "300", "--max-batch-tokens", "256"}, Step::paged),
-            "--max-batch-tokens 256 is fewer than --max-sequences 300: each needs a row");
+  EXPECT_EQ(
+      refusal({"--serve", "--max-sequences", "300", "--max-batch-tokens", "256"}, Step::paged),
+      "--max-batch-tokens 256 is less than --max-sequences 300: each sequence needs a row; raise the first "
+      "or lower the second");
 }
 
 TEST(Options, OfOneRunAreNotThoseOfAServer) {
   EXPECT_EQ(
       refusal({"--serve"}, Step::no_cache),
       "--serve belongs to step2_flat_cache and step3_paged and step4_prefix_cache, not to step1_no_cache");
-  EXPECT_EQ(
-      refusal({"--serve", "--prompt", "x"}, Step::paged),
-      "--prompt and --serve exclude each other: a server is asked by requests, each with its own settings");
+  EXPECT_EQ(refusal({"--serve", "--prompt", "x"}, Step::paged),
+            "--prompt and --serve exclude each other: a server's requests bring their own settings; leave "
+            "--prompt out");
   for (const Words& words : {Words{"--ids", "1"}, Words{"--prompt-file", "-"}, Words{"--tokens", "4"},
                              Words{"--ignore-eos"}, Words{"--temperature", "1"}, Words{"--top-k", "1"},
                              Words{"--top-p", "1"}, Words{"--seed", "1"}, Words{"--samples", "2"},

@@ -1,5 +1,5 @@
 /// @file
-/// The report: the JSON contract to the letter, floats that survive the way through text, and the text for
+/// The report: the JSON contract to the letter, floats that read back as the same floats, and the text for
 /// people.
 
 #include "common/cli/print.h"

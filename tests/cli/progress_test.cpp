@@ -1,5 +1,5 @@
 /// @file
-/// The progress line: only on a terminal, only after a second, and nothing of it stays.
+/// The progress line appears on a terminal only, after one second, and is erased completely.
 
 #include "common/cli/progress.h"
 
@@ -50,7 +50,7 @@ class TerminalOnStderr {
   bool ready_ = false;
 };
 
-/// A clock that goes on when it is told to.
+/// A clock that a test moves on.
 class Clock {
  public:
   ProgressClock read() {
@@ -106,7 +106,7 @@ TEST(ProgressLine, IsRedrawnInPlaceAndErased) {
   EXPECT_EQ(terminal.written(), "\r\x1b[K");
 }
 
-/// Says what it was asked for.
+/// A store that notes its calls.
 class SilentStore final : public KvStore {
  public:
   void begin(const PassPlan&) override { calls += "begin "; }

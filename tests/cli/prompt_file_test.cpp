@@ -1,4 +1,4 @@
-// Prompts from files: their bytes as they are, but for the newline that editors put at the end.
+// Prompts from files: their bytes, without the newline that editors put at the end.
 #include "common/cli/prompt_file.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 /// @file
-/// From failures to exit codes and one line on stderr.
+/// Each failure becomes an exit code and one line on stderr.
 
 #include "common/cli/run_main.h"
 
@@ -47,11 +47,10 @@ TEST(RunMain, ExitsWithOneForAnyOtherFailure) {
             (Outcome{1, "error: logit 3 is NaN\n"}));
   EXPECT_EQ(outcome_of([]() -> int { throw std::length_error("too long"); }),
             (Outcome{1, "error: too long\n"}));
-  EXPECT_EQ(
-      outcome_of([]() -> int { throw std::bad_alloc(); }),
-      (Outcome{1,
-               "error: out of memory: the model, its K/V memory and the sequences asked for need more than "
-               "there is\n"}));
+  EXPECT_EQ(outcome_of([]() -> int { throw std::bad_alloc(); }),
+            (Outcome{1,
+                     "error: out of memory: the model, its K/V memory and the sequences need more than "
+                     "there is; ask for less\n"}));
   EXPECT_EQ(outcome_of([]() -> int { throw 5; }), (Outcome{1, "error: unknown failure\n"}));
 }
 

@@ -1,6 +1,6 @@
-// The two rungs of attention: the plain one against results that can be worked out by hand, the fast one
-// against the plain one. And the fast one's promise: a row's bits depend on its query and on the keys and
-// values it sees, not on where they lie, who else is in the pass, or how many threads there are.
+// The two rungs of attention: the plain one against results worked out by hand, the fast one against the
+// plain one. The fast one promises more: a row's bits depend on its query and on the keys and values it sees.
+// They do not depend on where these lie, on other sequences of the pass, or on the number of threads.
 #include "common/cpu/attention.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace kvcache {
 namespace {
 
-/// One sequence with `context` tokens, all of whose queries are at hand.
+/// One sequence with `context` tokens, with the queries of all of them.
 struct Problem {
   AttentionShape shape;
   std::int64_t context;
@@ -45,7 +45,7 @@ std::vector<float> attend(const Problem& p, std::int64_t rows, DType dtype = DTy
   return out;
 }
 
-/// The same by the plain rung.
+/// The same rows, computed by the plain rung.
 std::vector<float> attend_plainly(const Problem& p, std::int64_t rows, DType dtype = DType::f32) {
   const std::vector<std::byte> k = stored(p.k, dtype), v = stored(p.v, dtype);
   std::vector<float> out(static_cast<std::size_t>(rows * p.q_width()), -1.0F);
@@ -70,9 +70,10 @@ TEST(Attention, ThePlainRungSolvesTheExampleOfTheBook) {  // docs/transformer.md
   for (std::size_t n = 0; n < 6; ++n) EXPECT_NEAR(out[n], right[n], n < 4 ? 1e-5 : 0.005) << "number " << n;
 }
 
-/// The plain rung computes in double. The fast one rounds to float32: a score of about 5, as the largest are
-/// here, by 2.4e-7, and its sums by a few times as much. An error of a score changes its weight by the same
-/// share and so, since no value is beyond 1, the result by no more; those of many positions partly cancel.
+/// The plain rung computes in double, the fast one rounds to float32. The largest scores here are about 5;
+/// their rounding error is 2.4e-7, and that of the sums a few times as much. An error of a score changes its
+/// weight by the same share. No value is beyond 1, so the result changes by no more; errors of many positions
+/// partly cancel.
 constexpr float kFloatBound = 1e-6F;
 
 TEST(Attention, AgreesWithThePlainRungForEveryGroupAndHeadSize) {
@@ -124,7 +125,7 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
     for (std::int64_t b = 0; b < blocks; ++b)
       table[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(2 * (blocks - b));
     const cpu::SlotMap slots{0, table.data(), block_size};
-    // Every slot that is not ours holds NaN: reading one, or weighing it with 0, would show.
+    // Every slot of no sequence holds NaN: a read of it, or a weight of 0 for it, would show.
     const auto pool_numbers = static_cast<std::size_t>((2 * blocks + 1) * block_size * p.kv_width());
     std::vector<float> k(pool_numbers, std::numeric_limits<float>::quiet_NaN()), v = k;
     for (std::int64_t position = 0; position < p.context; ++position) {

@@ -1,5 +1,5 @@
 // The matrix product against Eigen in double, and the promise that makes all steps agree: a row's bits depend
-// on that row alone.
+// on this row alone.
 #include "common/cpu/matmul.h"
 
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@
 namespace kvcache {
 namespace {
 
-/// `numbers` [rows, cols] as a matrix whose rows lie `gap` floats further apart than they must.
+/// `numbers` [rows, cols] as a matrix with `gap` floats between the rows.
 Matrix matrix(std::vector<float>& numbers, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0) {
   Matrix result;
   result.data = numbers.data();
@@ -56,7 +56,7 @@ const Rounded kRounded[] = {
 };
 
 TEST(ScatterRows, RoundsToTheNearestNumberOfTheType) {
-  // Each in every place of a row of 40: whole vectors of sixteen, and the rest after them.
+  // Each number at every place of a row of 40: in whole vectors of sixteen, and in the rest after them.
   for (const Rounded& number : kRounded) {
     std::vector<float> row(40, number.value);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {

@@ -1,5 +1,5 @@
-// The sixteen lanes and their one order of summation. Built for AVX-512, AVX2 and no vectors at all: the
-// pinned numbers must come out of each.
+// The sixteen lanes and their one order of summation. The test is built for AVX-512, for AVX2 and without
+// vectors; each build must give the pinned numbers.
 #include "common/cpu/vec16.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Attention on the GPU against attention on the CPU, and its promises: the same bits wherever K and V lie and
-// whoever else is in the pass, and no effect of what lies beyond a sequence's context.
+// whatever other sequences are in the pass, and no effect of memory beyond a sequence's context.
 #include "common/cuda/attention.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ struct Problem {
   }
 };
 
-/// Where K and V lie, and what lies in all the slots and entries that are nobody's.
+/// Where K and V lie, and what the slots and table entries of no sequence hold.
 struct Layout {
   std::int32_t block_size = 0;  ///< 0: contiguous
   std::int32_t more_width = 1;  ///< entries of the block table that no sequence needs
@@ -115,7 +115,7 @@ class CudaAttention : public OnGpu {
             (head_dim == 64 || head_dim == 128));
   }
 
-  /// What a promise about bits is tried with: each rung in every size of number that it can compute with.
+  /// The cases for a promise about bits: each rung with every size of number that it can compute with.
   struct Way {
     AttentionKernels kernels;
     DType dtype;
@@ -552,7 +552,7 @@ TEST_F(CudaAttention, RefusesAHeadSizeThatItHasNoKernelForInOneLine) {
   }
 }
 
-// What a pool's size is reckoned with (step3_paged/sizing.cpp).
+// The bytes that the size of a pool is computed from (step3_paged/sizing.cpp).
 TEST(CudaAttentionParts, NeedNoMoreMemoryThanIsReckonedWithInAdvance) {
   using cuda::PartRoom;
   // 4,096 / 256 + 1 parts, and room for twice as many; each has, per KV head, two queries with a sum of 128

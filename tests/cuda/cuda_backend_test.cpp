@@ -1,5 +1,5 @@
-// The GPU's operations against the CPU's, in every type: equal but for the order of sums. And what a row's
-// result may depend on.
+// The GPU's operations against the CPU's, in every type: equal, apart from the order of sums. And which
+// inputs a row's result may depend on.
 #include "common/cuda/cuda_backend.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Passes that are played again as CUDA graphs: when that may be, and that nothing else changes.
+// Passes that are replayed as CUDA graphs: when a pass may be replayed, and that a replay changes no result.
 #include "common/cuda/recorded_passes.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ class CudaRecordedPasses : public OnGpu {
   void SetUp() override {
     OnGpu::SetUp();
     if (IsSkipped()) return;
-    // Device memory of the whole test: an allocation would end all recordings.
+    // Device memory for the whole test, because an allocation would end all recordings.
     numbers_ = cuda::DeviceBuffer<std::uint32_t>(kCount, "a test");
     device().synchronize();
   }
@@ -41,7 +41,7 @@ TEST_F(CudaRecordedPasses, TheThirdPassOfAKeyIsPlayedAndNotCalled) {
   const std::int64_t key[] = {7, 1};
   for (int pass = 0; pass < 5; ++pass) fill(key, 0, 1 + pass);
   EXPECT_EQ(calls_, 2);
-  // What was recorded is what the second one has queued.
+  // The recording holds the kernels that the second pass queued.
   EXPECT_EQ(numbers(), std::vector<std::uint32_t>(kCount, 0x02020202));
 }
 

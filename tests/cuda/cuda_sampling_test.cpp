@@ -83,8 +83,8 @@ std::vector<SamplingParams> parameter_grid(std::int64_t vocab, std::uint64_t see
   return grid;
 }
 
-/// Logits [rows, vocab] of one type, here and on the GPU, `stride` numbers apart there. What lies between the
-/// rows would be picked if it were looked at.
+/// Logits [rows, vocab] of one type, on the host and on the GPU, where rows are `stride` numbers apart. The
+/// numbers between the rows are so large that a kernel that read them would pick them.
 struct Logits {
   DType dtype = DType::f32;
   std::int64_t vocab = 0, stride = 0;
@@ -127,7 +127,7 @@ class CudaSampling : public OnGpu {
     return ids;
   }
 
-  /// Makes `rounds` picks per wish here and there, each round with the samplers as the one before left them.
+  /// Makes `rounds` picks for each wish on the host and on the GPU; the samplers go on from round to round.
   void expect_equal_ids(PickIds& pick_ids, const Logits& from, const std::vector<Wish>& wishes,
                         int rounds) const {
     std::vector<Sampler> here, there;

@@ -1,5 +1,5 @@
-// Scatter, gather and slot mapping on the GPU: each rung moves the very bytes that the CPU's functions move,
-// to where they move them, and touches nothing else.
+// Scatter, gather and slot mapping on the GPU: each rung moves the same bytes to the same places as the CPU's
+// functions, and touches nothing else.
 #include "common/cuda/scatter.h"
 
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ class CudaKvRows : public OnGpu {
       table_width = std::max(table_width, needed + spare);
       blocks += needed;
     }
-    // A few blocks of the pool belong to nobody.
+    // A few blocks of the pool belong to no sequence.
     const std::vector<std::int32_t> ids = some_of<std::int32_t>(blocks, blocks + 3);
     std::vector<std::int32_t> table(contexts.size() * static_cast<std::size_t>(table_width), unused);
     std::vector<std::int64_t> first_slots{0};
@@ -276,7 +276,7 @@ TEST_F(CudaKvRows, GatherCollectsTheBytesOfTheCpuForEveryBlockSizeWidthAndType) 
   }
 }
 
-// KN5: what is left in a row of the table from a longer sequence is never followed.
+// KN5: entries that a longer sequence left in a row of the table are never followed.
 TEST_F(CudaKvRows, TableEntriesBeyondTheContextAreNeverFollowed) {
   for (const std::int32_t unused :
        {-1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min()}) {

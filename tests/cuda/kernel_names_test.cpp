@@ -1,4 +1,4 @@
-// A profiler lists kernels by name alone: each name is given once, and says which kernel it is.
+// A profiler lists kernels by name alone. So each name is given once, and says which kernel it is.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,6 +1,6 @@
-// The serving engine on a GPU: while the device computes a pass the host plans the next one and gives blocks
-// to others, and every answer is still that of its solo run on the CPU, in float32, in a pool for a few of
-// them.
+// The serving engine on a GPU. While the device computes a pass, the host plans the next one and gives blocks
+// to other sequences. In float32, in a pool for a few sequences, every answer is still that of its solo run
+// on the CPU.
 #include <gtest/gtest.h>
 
 #include "common/cuda/cuda_backend.h"
@@ -92,8 +92,8 @@ TEST_F(CudaEngine, GivesTheSoloAnswersWhenBlocksAreSharedAndMovedOutAndBack) {
   EXPECT_GT(manager.counters().swaps_in, 0);
 }
 
-// Tokens of a pass are attended a few together, and those after a token have the weight 0 for it. With blocks
-// of 3 the last token of a full block and the damaged one after it are among the same few.
+// A kernel attends over a few tokens together; for a query, later tokens among them have the weight 0. With
+// blocks of 3, the last token of a full block and the damaged token after it are attended together.
 TEST_F(CudaEngine, FindsABlockSoundThatWasComputedBesideADamagedToken) {
   const DamagedModel damaged;
   load(damaged.path());

@@ -1,6 +1,6 @@
-// The serving engine with a model: every answer is that of its solo run, in every step's cache, whatever its
-// neighbours, chunks, preemptions and swaps; what ends or goes away frees all it held; nothing is lost.
-// SC1 and the like: shared cases of faults that users of such engines have reported.
+// The serving engine with a model, in every step's cache. Every answer is that of its solo run, whatever its
+// neighbours, chunks, preemptions and swaps. A request that ends or is cancelled frees all its memory, and no
+// event is lost. SC1 and the like: shared cases of faults that users of such engines have reported.
 #include "common/engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class ServingEngine : public testing::TestWithParam<Kind> {
     return request;
   }
 
-  /// The ids of one output, by the batch run with all the memory there is.
+  /// The ids of one output, from the batch run with enough memory.
   std::vector<std::int32_t> alone(const GenerationRequest& asked, std::uint64_t sample = 0) {
     ServingCache cache(Kind::paged, 200, 4, model_->config(), threads_);
     Request request{asked.prompt_ids, asked.max_tokens, asked.ignore_eos, asked.sampling};
@@ -60,7 +60,7 @@ class ServingEngine : public testing::TestWithParam<Kind> {
   const Tokenizer tokenizer_{checkpoint_folder("llama-mha")};
 };
 
-/// In a flat cache nobody is preempted.
+/// In a flat cache no sequence is preempted.
 class ServingEngineWithBlocks : public ServingEngine {};
 class ServingEngineThatShares : public ServingEngine {};
 
@@ -84,7 +84,7 @@ class ServingEngineWithADamagedToken : public ServingEngine {
     request.sampling.seed += sample;
     return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0];
   }
-  /// One whose random ids come upon the damaged token, the first of them before `by` and none before `from`.
+  /// A request whose random ids come upon the damaged token, first after id `from` and before id `by`.
   GenerationRequest going_bad(std::int64_t from, std::int64_t by, std::int64_t samples = 1) {
     for (std::uint64_t seed = 0; seed < 5000; ++seed) {
       GenerationRequest request = asking(good_prompt(9, 7), 60);
@@ -102,7 +102,7 @@ class ServingEngineWithADamagedToken : public ServingEngine {
     ADD_FAILURE() << "no seed comes upon the damaged token";
     return {};
   }
-  /// A request of these tokens would not find one of them in the cache.
+  /// Expects that a request of these tokens would find none of them in the cache.
   static void expect_nothing_found(ServingPlay& play, std::vector<std::int32_t> token_ids) {
     const GenerationId id = play.submit(asking(std::move(token_ids), 0));
     play.run();
@@ -136,7 +136,7 @@ TEST_P(ServingEngine, GivesEveryRequestTheAnswerOfItsSoloRunWhateverTheChunks) {
   }
 }
 
-// SP4: seeds are the request's own.
+// SP4: each request has its own seed.
 TEST_P(ServingEngine, DrawsWithTheSeedOfTheRequestWhoeverElseRuns) {
   const GenerationRequest mine = sampled(request(9, 12), 42);
   const std::vector<std::int32_t> expected = alone(mine);
@@ -248,8 +248,8 @@ TEST_P(ServingEngineWithBlocks, GivesTheSoloAnswersInAPoolForAFewOfThem) {
 
 // Limits
 
-// SC3, SC12: what can never be computed is refused before anything is taken, in words; what outgrows the pool
-// ends; the others go on.
+// SC3, SC12: a request that can never be computed is refused, with a reason, before it takes any memory. A
+// request that outgrows the pool ends. The others go on.
 TEST_P(ServingEngine, RefusesWhatCanNeverBeComputed) {
   ServingPlay play = this->play(8);
   const auto expect_refusal = [&](const GenerationRequest& refused, const std::string& field,
@@ -321,8 +321,8 @@ TEST_P(ServingEngineThatShares, KeepsAPinnedPrefixAndEndsWhatCanNeverFitBesideIt
   EXPECT_EQ(play.held(), pinned);
 }
 
-// The last block of the second prompt is computed, although the prefix holds it, for the logits after it;
-// then the pool has two of them, and no room for a third sequence that takes the wrong one.
+// The second prompt computes its last block for the logits after it, although the prefix holds this block.
+// Then the pool has the block twice, and no room for a third sequence that takes the wrong one.
 TEST_P(ServingEngineThatShares, SharesThePinnedBlocksAndNotCopiesOfThem) {
   ServingPlay play = this->play(5);
   play.engine.pin(request(13, 0).prompt_ids);  // three full blocks and one that is not
@@ -380,7 +380,7 @@ TEST_P(ServingEngine, EndsAtAnEndOfSequenceIdUnlessItIsToBeIgnored) {
 
 // Preparing
 
-// The next pass is planned before the ids of this one are there, and run unless somebody ends by an id.
+// The next pass is planned before the ids of this pass are known. It runs unless a sequence ends by its id.
 TEST_P(ServingEngine, PlansTheNextPassWhileOneIsComputed) {
   const std::vector<std::int32_t> ids = alone(request(6, 8));
   load({ids[3]});
@@ -413,7 +413,7 @@ TEST_P(ServingEngine, TellsTheTextOfTheIdsAndNeverAPartOfACharacter) {
     EXPECT_EQ(answer.samples.at(0).text, tokenizer_.decode(answer.ids()));
 }
 
-// What might have become the stop string is part of the text if the output ends before it does.
+// If the output ends before a stop string is complete, the string's beginning is part of the text.
 TEST_P(ServingEngine, TellsTheTextThatWasHeldBackForAStopStringThatNeverComes) {
   GenerationRequest mine = sampled(request(4, 40), 11);
   const std::string text = tokenizer_.decode(alone(mine));
@@ -429,7 +429,7 @@ TEST_P(ServingEngine, TellsTheTextThatWasHeldBackForAStopStringThatNeverComes) {
   }
 }
 
-/// How many of `ids` end in the middle of a character, the first that does; 0: none.
+/// The first number of `ids` that ends in the middle of a character; 0: none.
 std::size_t first_half_of_a_character(const std::vector<std::int32_t>& ids, const Tokenizer& tokenizer) {
   StreamDecoder decoder(tokenizer);
   for (std::size_t count = 1; count <= ids.size(); ++count) {
@@ -439,8 +439,8 @@ std::size_t first_half_of_a_character(const std::vector<std::int32_t>& ids, cons
   return 0;
 }
 
-// Its unfinished character becomes U+FFFD at the end, here the stop string; still nothing but the
-// cancellation has ended it.
+// At the end, its unfinished character becomes U+FFFD, here the stop string. It has still ended by its
+// cancellation.
 TEST_P(ServingEngine, SaysThatARequestWasCancelledWhateverItsLastCharacterBecomes) {
   int cancelled = 0;
   for (std::uint64_t seed = 0; seed < 200 && cancelled < 3; ++seed) {
@@ -480,7 +480,7 @@ TEST_P(ServingEngine, EndsAtAStopStringWhereverTokensAreCut) {
 
 // Going away
 
-// BA6, HT1: wherever a request is when it is cancelled, what it held is free at once.
+// BA6, HT1: a cancelled request frees its memory at once, wherever it is.
 TEST_P(ServingEngine, FreesAtOnceWhatACancelledRequestHeldWhereverItIs) {
   const SchedulerSettings settings{.max_batch_tokens = 8, .max_sequences = 4};
   for (std::int64_t steps = 0; steps < 12; ++steps) {
@@ -617,7 +617,7 @@ TEST_P(ServingEngineWithADamagedToken, DropsThePlanThatWouldShareWhatIsForgotten
   for (const std::int64_t tokens : {1, 5}) {
     ServingPlay play = this->play(64, {.max_batch_tokens = 40, .max_sequences = 4});
     const GenerationId bad = play.submit(asking(bad_prompt(39, 38), tokens));
-    // There is no row left for it: it is admitted by the plan that is made while the first is computed.
+    // No row is left for it, so the plan that is made during the first pass admits it.
     std::vector<std::int32_t> begins_alike = good_prompt(38);
     begins_alike.push_back(77);
     const GenerationId good = play.submit(asking(begins_alike, 6));
@@ -631,7 +631,7 @@ TEST_P(ServingEngineWithADamagedToken, DropsThePlanThatWouldShareWhatIsForgotten
 }
 
 TEST_P(ServingEngineWithADamagedToken, EndsARequestWhoseLogitsAreInfinite) {
-  // One number of the head: with some prompts the logit is beyond the largest float, one way or the other.
+  // One number of the head: for some prompts the logit is beyond the largest or the smallest float.
   damaged_.set("lm_head.weight", 700, 3e38F, 1);
   model_ = loaded_model(damaged_.path(), threads_, DType::f32, std::vector<std::int32_t>{});
   ServingPlay play = this->play(96);
@@ -669,12 +669,12 @@ TEST_P(ServingEngineThatSharesADamagedToken, RefusesToPinAPrefixWithIt) {
 
 // All of it at random
 
-// BA7: thousands of operations; nothing is lost, and every answer is the solo run's.
+// BA7: thousands of operations. No event is lost, and every answer is that of the solo run.
 TEST_P(ServingEngine, LosesNothingInThousandsOfRandomOperations) {
   std::vector<std::vector<std::int32_t>> right;
   std::vector<GenerationRequest> prompts;
   for (int n = 0; n < 10; ++n) {
-    // Some begin alike.
+    // Some prompts begin alike.
     GenerationRequest prompt = request(1 + n * 13 % 30, 24, n % 3);
     right.push_back(alone(prompt));
     prompts.push_back(std::move(prompt));

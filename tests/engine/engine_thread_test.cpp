@@ -1,6 +1,6 @@
-// The door to the engine's thread: what many threads order at once is carried out, a full queue says so, and
-// every request is told how it ended, also when the engine is closed or fails. No test waits for a time: a
-// listener holds the engine's thread where the test wants it.
+// The door to the engine's thread. It carries out the orders of many threads, a full queue refuses, and every
+// request hears how it ended, also when the engine is closed or fails. No test waits for a time: a listener
+// holds the engine's thread where the test wants it.
 #include "common/engine/engine_thread.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::minutes kForEver{5};
 
-/// A listener for another thread to wait on.
+/// A listener; another thread can wait for its events.
 class Client {
  public:
   OnGenerationEvent listener() {
@@ -40,7 +40,7 @@ class Client {
   Answer answer_;
 };
 
-/// A store whose pass number `fails_at` goes wrong, after `before_failure`, on the engine's thread.
+/// A store whose pass number `fails_at` fails on the engine's thread, after `before_failure`.
 class FailingStore final : public KvStore {
  public:
   FailingStore(KvStore& store, int fails_at, std::function<void()> before_failure)
@@ -61,7 +61,7 @@ class FailingStore final : public KvStore {
   std::function<void()> before_failure_;
 };
 
-/// A manager that fails with a sequence that is cancelled, as one whose bookkeeping is broken.
+/// A manager that fails at a cancelled sequence, like a manager whose bookkeeping is broken.
 class FailingManager final : public KvManager {
  public:
   explicit FailingManager(KvManager& manager) : manager_(manager) {}
@@ -271,7 +271,7 @@ TEST_F(AnEngineThread, CancelsAllThatIsLeftWhenItGoes) {
   Client held, waiting;
   hold(held, 100);
   submit(waiting, request(3, 100));
-  // What is held goes on only when the door is being shut: a closed door is told from an open or crowded one.
+  // The held pass goes on only while the door is being closed: the test tells a closed door from a full one.
   std::thread releases([this, door = door_.get()] {
     const auto closed = std::variant<GenerationId, EngineThread::Refusal>(EngineThread::Refusal::closed);
     while (door->submit(request(3, 100), [](const GenerationEvent&) {}) != closed) std::this_thread::yield();
@@ -283,7 +283,7 @@ TEST_F(AnEngineThread, CancelsAllThatIsLeftWhenItGoes) {
   EXPECT_EQ(waiting.wait_for_end().reason(), "cancelled");
 }
 
-// HT9: an engine that has failed says so and leaves nobody waiting.
+// HT9: an engine that has failed says so, and no request waits for ever.
 TEST_F(AnEngineThread, TellsEveryRequestWhenTheEngineFails) {
   door_.reset();
   start(/*fails_at=*/3);

@@ -1,6 +1,6 @@
-// Requests that fail in what is theirs alone, their text or their memory: each ends with "error", gives back
-// what it held, and its neighbours get the answers of their solo runs. And what a request costs while it
-// waits. No test waits for a time: allocations are counted, and made to fail, by their number or their size.
+// Requests that fail alone, by their text or their memory: each ends with "error" and gives back its memory,
+// and its neighbours get the answers of their solo runs. And the memory of a waiting request. No test waits
+// for a time: allocations are counted, and made to fail, by their number or their size.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// Memory of this thread while a test looks.
+/// The memory of this thread, counted while a test watches.
 struct Allocations {
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   std::int64_t bytes = 0;             // allocated, less what was freed
@@ -29,7 +29,7 @@ constexpr std::size_t kHeader = alignof(std::max_align_t);
 
 }  // namespace
 
-// Not inlined: a compiler that sees through them takes the header for a mistake.
+// Not inlined: a compiler that inlines them takes the header before the memory for a mistake.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   Allocations& now = allocations;
   const bool fails = now.fails_in == 0 || size == now.fails_at_size;
@@ -43,7 +43,7 @@ constexpr std::size_t kHeader = alignof(std::max_align_t);
   *static_cast<std::size_t*>(memory) = size;
   return static_cast<char*>(memory) + kHeader;
 }
-// The library has its own, and the address sanitizer too; what comes from there would go back to ours.
+// The library and the address sanitizer have operators of their own; their memory would come back to ours.
 [[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   try {
     return operator new(size);
@@ -78,7 +78,7 @@ const Json kReplace = {
     {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(500, 'b')}};
 const Json kFuseAndReplace = {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, kReplace}}};
 
-/// A tokenizer whose decoder makes more text of one token than any real one does.
+/// A tokenizer whose decoder makes more text of one token than any real decoder.
 Tokenizer tokenizer_that_fails_at(std::int32_t bad, const Json& decoder) {
   Json vocab;
   for (std::int32_t id = 0; id < 768; ++id)
@@ -103,7 +103,7 @@ class FailingRequests : public testing::TestWithParam<Kind> {
     request.sampling.seed += sample;
     return run(*model_, *cache.manager, *cache.store, {&request, 1}).sequences[0].output_ids;
   }
-  /// An id of the first request's output that the second has not.
+  /// An id in the first request's output that is not in the second's.
   static std::size_t place_of_own(const std::vector<std::int32_t>& mine,
                                   const std::vector<std::int32_t>& others, std::size_t from) {
     for (std::size_t n = from; n < mine.size(); ++n) {
@@ -279,7 +279,7 @@ TEST_P(FailingRequests, EndAloneWhereThereIsNoMemoryForTheirIds) {
 
 // What a request costs while it waits
 
-/// Bytes that a request takes until it runs, beside those that it came with.
+/// Bytes that a request takes until it runs, without the bytes that it came with.
 std::int64_t bytes_added(ServingPlay& play, GenerationRequest asked) {
   const std::int64_t before = allocations.bytes;
   play.engine.add(1, std::move(asked), [](const GenerationEvent&) {});

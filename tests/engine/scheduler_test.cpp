@@ -1,6 +1,6 @@
-// The policy of continuous batching without a model: who is admitted, who is preempted, who is stuck, and
-// that everything ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases of
-// faults that users of such schedulers have reported.
+// The policy of continuous batching without a model: which sequences are admitted, preempted or stuck, and
+// that every sequence ends. Ids are made up; the managers are the real ones. SC1 and the like: shared cases
+// of faults that users of such schedulers have reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,13 +23,13 @@ namespace {
 
 constexpr std::int64_t kBlockSize = 4;
 
-/// A scheduler at work. Sequences are called by their number, which is their age.
+/// A scheduler at work. A sequence's number is also its age.
 class Play {
  public:
   Play(std::unique_ptr<KvManager> manager, const SchedulerSettings& settings)
       : manager(std::move(manager)), scheduler(*this->manager, settings), settings_(settings) {}
 
-  /// A sequence of `prompt` made-up ids, `shared` of them those of all others, that wants `outputs` more.
+  /// A sequence of `prompt` made-up ids, the first `shared` of them common to all, that wants `outputs` more.
   std::int32_t add(std::int64_t prompt, std::int64_t outputs, std::int64_t shared = 0,
                    std::int64_t forks = 0) {
     ScheduledSequence& sequence = make(outputs);
@@ -40,8 +40,8 @@ class Play {
     return sequence.id;
   }
 
-  /// One pass: each sequence whose turn is complete gets an id and ends when it has all it wants. A stuck one
-  /// ends first. False when nothing is left to do.
+  /// Runs one pass. Each sequence whose turn is complete gets an id, and ends when it has all its ids. A
+  /// stuck sequence ends first. False if nothing is left to do.
   bool step() {
     const std::int64_t preempted = scheduler.preemptions();
     NextPass pass = scheduler.next();
@@ -118,7 +118,7 @@ class Play {
     }
   }
 
-  /// Who has all it wants with the id that is on its way is removed before it is there.
+  /// Removes a sequence whose last id is still being computed, before the id is known.
   void expect_ids(ScheduledSequence& sequence) {
     std::vector<ScheduledSequence*> children;
     for (std::int64_t n = 0; n < sequence.forks; ++n) {
@@ -164,7 +164,7 @@ using Ids = std::vector<std::int32_t>;
 
 // Preparing
 
-/// Two schedulers that see the same requests come, end and go. One of them prepares its passes.
+/// Two schedulers with the same arrivals, ends and cancellations. One of them prepares its passes.
 class Twins {
  public:
   Twins(const std::function<std::unique_ptr<KvManager>()>& manager, const SchedulerSettings& settings)
@@ -172,7 +172,7 @@ class Twins {
     plays[1].prepares = true;
   }
 
-  /// Random arrivals, and ends that nobody saw coming; then a pass.
+  /// Random arrivals and sudden ends, then a pass.
   void step(std::mt19937& random) {
     const auto below = [&](std::int64_t end) { return static_cast<std::int64_t>(random()) % end; };
     for (std::int64_t arrivals = below(4) == 0 ? below(3) : 0; arrivals > 0; --arrivals) {
@@ -316,7 +316,7 @@ TEST(Scheduler, StartsNoSecondLongPromptBesideALongOneAndLetsNobodyOvertakeIt) {
   EXPECT_EQ(play.got, (Ids{0, 1, 2}));
 }
 
-// However many come, a prompt gets half of the rows that decode leaves: here six of twelve or more.
+// However many requests come, a prompt gets half of the rows that decode leaves: here six of twelve or more.
 TEST(Scheduler, BringsALongPromptToItsEndHoweverManyShortRequestsCome) {
   for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
     Play play(std::move(manager), {.max_batch_tokens = 16, .max_sequences = 4});
@@ -454,7 +454,7 @@ TEST(Scheduler, GivesNoRowToWhatIsCached) {
   EXPECT_EQ(play.got, Ids{1}) << "done in one step";
 }
 
-// SC12, and settings that cannot be.
+// SC12, and impossible settings.
 TEST(Scheduler, RefusesSettingsThatCannotBe) {
   EXPECT_THROW(Play(paged(4), {.max_batch_tokens = 4, .max_sequences = 5}), InputError);
   EXPECT_THROW(Play(paged(4), {.max_batch_tokens = 4, .max_sequences = 0}), InputError);
@@ -476,7 +476,7 @@ TEST(Scheduler, ComputesAPromptAloneWhereItIsAskedTo) {
 
 // Preemption
 
-// SC10: the victim rule is the documented one, whatever work it loses.
+// SC10: the youngest is preempted, as documented, however much of its work is lost.
 TEST(Scheduler, PreemptsTheYoungestHoweverMuchItHasDone) {
   Play play(paged(12), {.max_batch_tokens = 64, .max_sequences = 8});
   play.add(4, 30);
@@ -494,8 +494,8 @@ TEST(Scheduler, PreemptsTheYoungestHoweverMuchItHasDone) {
   EXPECT_TRUE(play.ended(0) && play.ended(1));
 }
 
-// Each of the twelve is preempted by those before it as they grow, and admitted again when one of them ends.
-// Without a bound that would happen to the last one seven times.
+// Each of the twelve sequences is preempted when older ones grow, and admitted again when one of them ends.
+// Without a bound, the last would be preempted seven times.
 TEST(Scheduler, PreemptsNobodyMoreOftenThanItSays) {
   Play play(paged(38), {.max_batch_tokens = 1000, .max_sequences = 100});
   for (std::int64_t n = 0; n < 12; ++n) play.add(1 + n % 3, 9 + 8 * n);
@@ -509,7 +509,7 @@ TEST(Scheduler, PreemptsNobodyMoreOftenThanItSays) {
   EXPECT_EQ(most, Scheduler::kMaxPreemptions);
 }
 
-// SC2: who comes back has all its ids; what is still cached is not computed again.
+// SC2: a sequence that comes back has all its ids, and does not compute cached tokens again.
 TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
   for (const std::int64_t held : {8, 9, 11}) {
     Play play(sharing(20), {.max_batch_tokens = 64, .max_sequences = 4, .preempt_every = 3});
@@ -528,7 +528,7 @@ TEST(Scheduler, TakesUpWhereItWasWhenASequenceComesBack) {
   }
 }
 
-// Who comes back computes its prompt again, and that in chunks too.
+// A sequence that comes back computes its prompt again, also in chunks.
 TEST(Scheduler, KeepsToItsRowsWhenAPreemptedSequenceComesBack) {
   for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
     Play play(std::move(manager), {.max_batch_tokens = 16, .max_sequences = 4, .preempt_every = 2});
@@ -540,8 +540,8 @@ TEST(Scheduler, KeepsToItsRowsWhenAPreemptedSequenceComesBack) {
   }
 }
 
-// A prompt of whose last chunk one token is left looks like one that decodes. Were it preempted there, it
-// would never get out of its prompt.
+// A prompt with one token left for its last chunk looks like a decoding sequence. If it were preempted there,
+// it would never get out of its prompt.
 TEST(Scheduler, GetsThroughEveryPromptHoweverOftenPreemptionIsForced) {
   for (const std::int64_t prompt : {17, 33, 49}) {  // chunks of 16, and one token
     for (std::unique_ptr<KvManager>& manager : roomy_managers()) {
@@ -554,7 +554,7 @@ TEST(Scheduler, GetsThroughEveryPromptHoweverOftenPreemptionIsForced) {
   }
 }
 
-// SC4: everything is live, a common prefix is most of the pool.
+// SC4: every block is in use, and a common prefix is most of the pool.
 TEST(Scheduler, BringsAllToTheirEndsWhenMostOfThePoolIsShared) {
   Play play(sharing(12), {.max_batch_tokens = 16, .max_sequences = 8});
   for (int n = 0; n < 5; ++n) play.add(7 * kBlockSize + 3, 15, 7 * kBlockSize);
@@ -567,7 +567,7 @@ TEST(Scheduler, BringsAllToTheirEndsWhenMostOfThePoolIsShared) {
   EXPECT_LT(play.steps, 5 * (15 + 3));
 }
 
-// SC4, SC6: whatever the size of the pool, each step brings the oldest on and nobody is preempted for ever.
+// SC4, SC6: in a pool of any size each pass brings the oldest on, and no sequence is preempted for ever.
 TEST(Scheduler, EndsEverythingInBoundedStepsAtEverySizeOfThePool) {
   for (const bool shares : {false, true}) {
     for (std::int64_t blocks = 3; blocks < 30; ++blocks) {
@@ -593,7 +593,7 @@ TEST(Scheduler, EndsEverythingInBoundedStepsAtEverySizeOfThePool) {
 
 // Being stuck
 
-// SC1: prompt p and n new ids need ceil((p + n - 1) / block_size) blocks, and just as many are enough.
+// SC1: a prompt of p and n new ids need ceil((p + n - 1) / block_size) blocks, and no more.
 TEST(Scheduler, NeedsExactlyTheBlocksOfTheFormula) {
   for (const bool shares : {false, true}) {
     for (std::int64_t prompt = 1; prompt <= 9; ++prompt) {
@@ -615,7 +615,7 @@ TEST(Scheduler, NeedsExactlyTheBlocksOfTheFormula) {
   }
 }
 
-// SC3: too large for the pool from the start, or in time: the others go on.
+// SC3: a sequence is too large for the pool from the start, or becomes so. The others go on.
 TEST(Scheduler, EndsWhoCanNeverGoOnAndLetsTheOthersRun) {
   Play play(paged(8), {.max_batch_tokens = 8, .max_sequences = 4});
   play.add(3, 5);
@@ -643,9 +643,9 @@ TEST(Scheduler, EndsAFlatSequenceThatIsFullWithoutPreemptingOthers) {
   EXPECT_TRUE(play.ended(2) && play.ended(3));
 }
 
-// Ten blocks, four of them pinned. A fork takes no block as long as it only shares, so both are there when
-// they get the id that six blocks do not hold. Neither gives way to the other in vain. With a salt of its own
-// a sequence has no more room than that, although it begins with the prefix.
+// Ten blocks, four of them pinned. A fork that only shares takes no block, so both sequences run when they
+// get the id that six blocks do not hold. Neither is preempted for the other in vain. A sequence with a salt
+// of its own has the same room, although it begins with the prefix.
 TEST(Scheduler, EndsWhoOutgrowsWhatAPinnedPrefixLeavesWithoutPreemptingOthers) {
   for (const std::string salt : {"", "alice"}) {
     Play play(sharing(10), {.max_batch_tokens = 64, .max_sequences = 2});
@@ -678,7 +678,7 @@ TEST(Scheduler, EndsWhoOutgrowsWhatAPinnedPrefixLeavesWithoutPreemptingOthers) {
 
 // Moving to the host tier and back
 
-// SW2: who was moved out comes back; with room in the host tier nothing but tails is computed again.
+// SW2: a sequence that was moved out comes back. With room in the host tier only tails are computed again.
 TEST(Scheduler, MovesWhatIsPreemptedToTheHostTierAndBack) {
   const auto recomputed = [](std::int64_t host_blocks, CountersReport& counters) {
     Play play(sharing(14, host_blocks), {.max_batch_tokens = 64, .max_sequences = 8});
@@ -695,7 +695,7 @@ TEST(Scheduler, MovesWhatIsPreemptedToTheHostTierAndBack) {
   EXPECT_LE(recomputed(16, counters), Scheduler::kMaxPreemptions * kBlockSize);
   EXPECT_GT(counters.swaps_out, 0);
   EXPECT_GT(counters.swaps_in, 0);
-  // SW3: a tier that is too small takes what it can; the rest is computed again.
+  // SW3: a tier that is too small takes as many blocks as it can; the rest is computed again.
   CountersReport small;
   EXPECT_GT(recomputed(2, small), Scheduler::kMaxPreemptions * kBlockSize);
   EXPECT_GT(small.swaps_out, 0);
@@ -704,8 +704,8 @@ TEST(Scheduler, MovesWhatIsPreemptedToTheHostTierAndBack) {
   EXPECT_EQ(none.swaps_out, 0);
 }
 
-/// A pool with sequences that are preempted again and again. Whoever comes back must be planned from the
-/// first token on that neither the pool nor the host tier holds.
+/// A pool with sequences that are preempted again and again. A sequence that comes back must be planned from
+/// the first token that neither the pool nor the host tier holds.
 class ComingBack {
  public:
   ComingBack(std::int64_t blocks, std::int64_t host_blocks)
@@ -762,7 +762,7 @@ TEST(Scheduler, ComputesNothingAgainThatThePoolOrTheHostTierHolds) {
   }
 }
 
-// SW9: for one that cannot be admitted nothing is moved.
+// SW9: nothing is moved for a sequence that cannot be admitted.
 TEST(Scheduler, MovesNothingForOneThatCannotBeAdmitted) {
   Play play(sharing(8, 8), {.max_batch_tokens = 64, .max_sequences = 8});
   play.add(8, 20);

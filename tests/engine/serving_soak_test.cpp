@@ -1,6 +1,6 @@
-// Many clients at once on the shipped model, with a prompt that they share and a pool that holds the prompts
-// of some of them but not their answers, so that sequences are preempted: every surviving answer is that of
-// its solo run, nothing is lost. A soak of more and longer rounds is the server's.
+// Many clients at once on the shipped model. They share a prompt, and the pool holds the prompts of some
+// clients without their answers, so sequences are preempted. Every answer is that of its solo run, and
+// nothing is lost. server_soak.py runs more and longer rounds.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kClients = 12, kRounds = 2;
 constexpr std::int64_t kSharedTokens = 200, kOwnTokens = 24, kMostOutputs = 40, kBlockSize = 16;
 
-/// What one client asks for in one round.
+/// The request of one client in one round.
 GenerationRequest request_of(int client, int round) {
   std::mt19937 random(static_cast<std::uint32_t>(client * 1000 + round));
   GenerationRequest request;
@@ -30,8 +30,8 @@ bool hangs_up(int client, int round) {
   return (client * kRounds + round) % 12 == 7;
 }
 
-/// Blocks for the prompts of a quarter of the clients; where the common part is stored once, for the prompts
-/// of all. The block that an answer grows into is not there.
+/// Blocks for the prompts of a quarter of the clients, or of all clients where the common part is stored
+/// once. The blocks of the answers are missing.
 std::int64_t blocks_for_prompts(Kind kind) {
   const std::int64_t common = kSharedTokens / kBlockSize;
   const std::int64_t own = (kSharedTokens + kOwnTokens) / kBlockSize - common;
@@ -50,7 +50,7 @@ class ServingSoak : public testing::TestWithParam<Kind> {
   std::unique_ptr<Transformer> model_ = reference_model("fairytale", threads_);
 };
 
-/// A client's part: it submits, listens, hangs up now and then, and submits again.
+/// A client: submits, listens, sometimes hangs up, and submits again.
 struct Client {
   std::mutex mutex;
   std::condition_variable heard;

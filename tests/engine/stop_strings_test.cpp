@@ -1,5 +1,5 @@
-// Stop strings: where an output ends does not depend on how its text is cut into pieces, and nothing that may
-// still become a stop string is told.
+// Stop strings: an output ends at the same place however its text is cut into pieces, and no text is told
+// that may still become a stop string.
 #include "common/engine/stop_strings.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Output output_of(const std::vector<std::string>& stops, const std::vector<std::s
   return {text, stopped};
 }
 
-/// The rule, as plainly as can be: letter by letter, the first stop string that is complete.
+/// The rule at its plainest: letter by letter, the first stop string that is complete ends the text.
 Output by_the_rule(const std::vector<std::string>& stops, const std::string& text) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::size_t longest = 0;

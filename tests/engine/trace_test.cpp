@@ -1,4 +1,4 @@
-// --trace: whoever reads the lines knows all that the cache held, at every moment; and nothing else changes.
+// --trace: a reader of the lines knows all that the cache held, at every moment. The trace changes no result.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,7 +32,7 @@ void expect_same(const CacheState& ours, const CacheState& theirs) {
   EXPECT_EQ(ours.host, theirs.host);
 }
 
-/// A manager that is traced, and a reader of the trace who must know all that it knows after every call.
+/// A traced manager, and a reader of the trace that must know as much as the manager after every call.
 class TracedManager {
  public:
   TracedManager(std::unique_ptr<KvManager> manager, const std::string& step)
@@ -40,7 +40,7 @@ class TracedManager {
     read();
   }
 
-  /// Plans the sequences up to their lengths; commits or takes the plan back.
+  /// Plans the sequences up to their lengths, then commits or aborts the plan.
   bool pass(const std::map<std::int32_t, Tokens>& wanted, bool commits) {
     std::vector<Work> work;
     for (const auto& [id, ids] : wanted) work.push_back({id, ids});
@@ -100,7 +100,7 @@ class TracedManager {
   std::optional<std::int32_t> pinned_;
 };
 
-/// Random calls. Few different ids, so that sequences begin alike.
+/// Random calls, with few different ids, so that sequences begin alike.
 class RandomCalls {
  public:
   RandomCalls(TracedManager& traced, bool shares, std::uint32_t seed)
@@ -209,8 +209,8 @@ TEST(Trace, ARefusalIsToldOnceUntilTheSequenceFits) {
   EXPECT_EQ(count(R"({"event":"refuse","sequences":[2]})"), 1) << text;
 }
 
-// A manager that is traced answers as it does untraced: also the questions that have an answer of their own
-// in the interface, which a decorator silently gives if it forgets one.
+// A traced manager answers every question like an untraced one. The interface has default answers; a
+// decorator that forgets a function silently gives these.
 TEST(Trace, ForwardsEveryCallOfTheInterface) {
   const std::string tracing = read_file(SOURCE_DIR "/common/engine/tracing_manager.h");
   const std::string interface = read_file(SOURCE_DIR "/common/kv/kv_manager.h");
@@ -247,7 +247,7 @@ TEST(Trace, AnswersAsTheManagerThatIsTraced) {
 
 // ---- the programs ----
 
-/// What is the same in every run: all but the times.
+/// The report without its times: equal in every run.
 nlohmann::json without_times(nlohmann::json report) {
   report.erase("timing");
   for (nlohmann::json& sequence : report["sequences"]) sequence.erase("ttft_ms");
@@ -270,7 +270,7 @@ TracedRun traced_run(const std::string& step, Arguments arguments) {
   return run;
 }
 
-/// Runs `step` and holds its trace against its report.
+/// Runs `step` and compares its trace with its report.
 TracedRun checked_run(const std::string& step, const Arguments& arguments) {
   TracedRun run = traced_run(step, arguments);
   const TraceReplay& replay = run.replay;
@@ -393,7 +393,7 @@ TEST(Trace, ReplacesNoFileThatTheRunReads) {
   expect_kept(text, text, "--prompt-file " + text.string());
   expect_kept(folder / "link", text, "--prompt-file ");
   expect_kept(text, folder / "link", "--prompt-file ");
-  // What is new may stand beside the model.
+  // A new file may stand beside the model.
   report_of("step3_paged", {"--model", model.path(), "--tokens", "1", "--prompt-file", text, "--trace",
                             model / "trace.jsonl"});
 }

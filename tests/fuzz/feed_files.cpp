@@ -1,5 +1,5 @@
-// Stands in for libFuzzer where a target is built without it: each file named on the command line, and each
-// in a folder named there, is fed to the target once. An input that was found elsewhere is replayed so, too.
+// Stands in for libFuzzer where a target is built without it: feeds the target each file named on the command
+// line, and each file of a folder named there, once. This also replays an input that was found elsewhere.
 #include <exception>
 #include <filesystem>
 #include <vector>

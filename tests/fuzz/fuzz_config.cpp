@@ -1,4 +1,4 @@
-// Feeds: config.json and, behind a zero byte if there is one, generation_config.json.
+// Feeds: config.json; after a zero byte, if there is one, generation_config.json.
 //
 // Holds: InputError, or sizes that the transformer can work with.
 #include "common/base/error.h"

@@ -1,9 +1,9 @@
-// Feeds: what a client sends on one connection, as a whole and then in segments; the first byte gives their
-// length.
+// Feeds: the bytes of a client on one connection, whole and then in segments. The first byte gives the
+// segments' length.
 //
-// Holds: the connection ends with its client, every answer begins as HTTP does, and how the bytes are cut
-// does not change the requests that are understood. (Whether a header that never ends is refused for a wrong
-// line or awaited may depend on it: Boost.Beast looks for the end in strides.)
+// Holds: the connection ends with its client, every answer begins as HTTP does, and the same requests are
+// understood however the bytes are cut. (One exception: a header that never ends may be refused for a wrong
+// line or awaited, because Boost.Beast looks for the end in strides.)
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// Feeds: operations on the bookkeeping of steps 3 and 4, a few bytes each, within what its callers may do.
+// Feeds: operations on the bookkeeping of steps 3 and 4, a few bytes each, all within the callers' contract.
 //
-// Holds: the invariants after every operation, and that what fitted before an abort fits after it.
+// Holds: the invariants after every operation. What fitted before an abort fits after it.
 #include <map>
 #include <vector>
 

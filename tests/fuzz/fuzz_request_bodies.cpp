@@ -1,6 +1,6 @@
 // Feeds: the body of POST /generate and of POST /v1/completions.
 //
-// Holds: RequestError with status 400 or 422, or a request of the model's own ids that fits its cache.
+// Holds: RequestError with status 400 or 422, or a request with ids of the model that fits its cache.
 #include "common/model/config.h"
 #include "common/server/openai.h"
 #include "common/server/request_fields.h"

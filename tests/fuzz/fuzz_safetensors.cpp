@@ -1,5 +1,5 @@
-// Feeds: a safetensors file. An even first byte: what follows is the header, right in its length, before 64
-// bytes of data; an odd one: what follows is the file as a whole.
+// Feeds: a safetensors file. After an even first byte comes the header, whose length is made right, before 64
+// bytes of data. After an odd first byte comes the whole file.
 //
 // Holds: InputError, or tensors that can be read to their last byte.
 #include "common/base/error.h"

@@ -1,5 +1,5 @@
-// Feeds: model.safetensors.index.json, in a folder with two shards, one.safetensors and two.safetensors,
-// which hold a tensor each, "one" and "two".
+// Feeds: model.safetensors.index.json, in a folder with two shards, one.safetensors and two.safetensors. Each
+// holds one tensor, "one" or "two".
 //
 // Holds: InputError, or a checkpoint of these two tensors.
 #include "common/base/error.h"

@@ -1,6 +1,6 @@
 // Feeds: the length of the pieces, a line of stop strings with commas between them, and a text.
 //
-// Holds: in pieces, the text ends where a search of the whole text says that it does.
+// Holds: the text in pieces ends where a search of the whole text ends it.
 #include <string>
 #include <vector>
 

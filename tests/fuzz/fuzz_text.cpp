@@ -1,7 +1,7 @@
 // Feeds: a text to the shipped model's tokenizer.
 //
-// Holds: InputError for what is no UTF-8 and for nothing else; decoded, ASCII is what it was and any text
-// has the same ids again (its characters may be composed, as the tokenizer normalizes with NFC).
+// Holds: InputError for invalid UTF-8 and for nothing else. Decoded ASCII is the text again. Any decoded text
+// encodes to the same ids again; its characters may be composed, because the tokenizer normalizes with NFC.
 #include "common/base/error.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/utf8.h"

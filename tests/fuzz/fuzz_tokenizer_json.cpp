@@ -1,6 +1,6 @@
-// Feeds: tokenizer.json and, behind a zero byte, a text.
+// Feeds: tokenizer.json; after a zero byte, a text.
 //
-// Holds: InputError, or a tokenizer whose ids are below its size and whose text comes out the same whole and
+// Holds: InputError, or a tokenizer whose ids are below its size and that decodes the text alike whole and
 // token by token.
 #include "common/base/error.h"
 #include "common/tokenizer/tokenizer.h"

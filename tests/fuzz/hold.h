@@ -1,6 +1,6 @@
 /// @file
-/// What the fuzz targets share. A target fails by what the sanitizers find, by an exception that it does not
-/// expect, and by `hold`.
+/// Shared by the fuzz targets. A target fails if the sanitizers find a fault, if it throws an unexpected
+/// exception, or if `hold` is false.
 #pragma once
 
 #include <algorithm>

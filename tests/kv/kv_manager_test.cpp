@@ -1,4 +1,4 @@
-// What no manager plans: each refusal names the sequence and comes before anything is taken.
+// Work that no manager plans: each refusal names the sequence, and comes before any memory is taken.
 #include "common/kv/kv_manager.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 using Tokens = std::vector<std::int32_t>;
 using testing::HasSubstr;
 
-/// What can be seen of a manager.
+/// Everything visible of a manager.
 std::string observed(const KvManager& manager) {
   const CacheState state = manager.state();
   std::string seen = testing::PrintToString(state.references) + testing::PrintToString(state.free);
@@ -29,7 +29,7 @@ std::string observed(const KvManager& manager) {
   return seen;
 }
 
-/// Why `work` is refused; "" if it is not. A refusal must change nothing.
+/// The reason why `work` is refused; "" if it is not. A refusal must change nothing.
 std::string refusal(KvManager& manager, const std::vector<Work>& work) {
   const std::string before = observed(manager);
   try {
@@ -46,7 +46,7 @@ void store(KvManager& manager, std::int32_t sequence, const Tokens& tokens) {
   manager.commit(manager.plan({&work, 1}).value());
 }
 
-/// Those that store something.
+/// The managers that store tokens.
 std::vector<std::unique_ptr<KvManager>> managers_that_store() {
   std::vector<std::unique_ptr<KvManager>> managers;
   managers.push_back(std::make_unique<FlatCacheManager>(FlatCacheShape{4, 64, 1}));

@@ -3,21 +3,21 @@
 
 Usage: lint.py --build FOLDER [--all]
 
-FOLDER holds compile_commands.json; CMake writes it. Without --all, the files are those that differ from the point where
-the branch left main (on main itself: from the commit before), with what is not committed yet. A changed header is also
-checked through a source that includes it.
+FOLDER holds compile_commands.json; CMake writes it. Without --all, the linter checks the files that differ from the point
+where the branch left main (on main: from the commit before), and files that are not committed yet. It also checks a
+changed header through a source that includes it.
 
-- format: clang-format leaves the file as it is.
-- include: where a file names something of the standard library, the file or one of our headers that it includes has
-  the header that declares it. What comes by luck through another standard header is missing with the next library.
+- format: clang-format changes nothing in the file.
+- include: a file that uses a name of the standard library includes the header that declares the name, itself or through
+  one of our headers. A name that comes by luck through another standard header is missing with the next library.
 - gcc: every source, and every header alone, compiles with g++ without a warning.
 - clang: every source compiles with clang++ without a warning.
 - tidy: clang-tidy finds nothing.
 
 A .cu file gets format and include only: nvcc compiles it, and the clang of a distribution does not know a new CUDA.
 
-The exit code is 0 without findings, 1 with some, 2 for a wrong call. What was found clean is remembered in FOLDER/lint,
-by the contents of the file and of all that it includes, and is not looked at again.
+The exit code is 0 without findings, 1 with some, 2 for a wrong call. FOLDER/lint remembers clean files by their contents
+and those of all that they include; they are not checked again.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-# The sources are formatted and checked by one version, that of Debian 12: another formats differently and has other
-# checks, so its findings would be about itself.
+# One version formats and checks the sources, that of Debian 12. Another version formats differently and has other checks,
+# so its findings would be about itself.
 LLVM = 14
 
 # Enough for clang to read several sources at once on every processor.
 FILES_AT_A_TIME = 48
 SOURCES_IN_ONE = 12  # sources that clang reads as one, because the headers of libraries cost more than our code
 
-# The standard headers of names that people use and forget. Left out is what many headers must declare (std::size_t).
+# Names whose standard header is easily forgotten. Names that many headers must declare (std::size_t) are left out.
 DECLARED_IN = {
     "algorithm": "sort stable_sort partial_sort find_if find_if_not all_of any_of none_of count_if transform copy_n "
                  "lower_bound upper_bound max_element min_element min max clamp fill fill_n reverse unique remove_if",
@@ -78,7 +78,7 @@ DIAGNOSTIC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: (?:fatal )?(
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """Something that must be mended."""
+    """A fault in a source."""
 
     file: str  # from the root, or in full outside
     line: int
@@ -340,24 +340,24 @@ def version_of(tool):
 
 
 def present(tool, package):
-    """Whether a tool is here; says so if it is not."""
+    """Whether a tool is installed; a note says so if it is not."""
     if not shutil.which(tool):
-        print(f"left out: {tool} is not here; install the package {package} to have it run", file=sys.stderr)
+        print(f"left out: {tool} is not installed; install the package {package} to run it", file=sys.stderr)
     return bool(shutil.which(tool))
 
 
 def tool_of_version(name):
-    """A tool of LLVM in the version that counts, or None; says so if another or none is here."""
+    """A tool of LLVM in the right version; None, with a note, if it is not installed."""
     for candidate in (f"{name}-{LLVM}", name):
         if f"version {LLVM}." in version_of(candidate):
             return candidate
     here = ", another version is" if shutil.which(name) else ""
-    print(f"left out: {name} {LLVM} is not here{here}; install the package {name}-{LLVM} to have it run", file=sys.stderr)
+    print(f"left out: {name} {LLVM} is not installed{here}; install the package {name}-{LLVM} to run it", file=sys.stderr)
     return None
 
 
 def tell(progress):
-    """For whoever waits at a terminal."""
+    """Prints progress on a terminal."""
     if sys.stderr.isatty():
         print(progress, file=sys.stderr)
 
@@ -387,11 +387,11 @@ def lint(project, files):
         if formatter:
             findings += each(lambda file: check_format(project, file, formatter), files)
         def look(tool, check, files, find):
-            """Finds what a compiler has to say, and remembers what it found clean every few files: this takes minutes."""
+            """Collects a compiler's findings, and saves the clean files every few files, because this takes minutes."""
             todo = clean.without(check, files)
             for begin in range(0, len(todo), FILES_AT_A_TIME):
                 some = todo[begin:begin + FILES_AT_A_TIME]
-                tell(f"{tool}: {len(todo) - begin} files that are not known to be clean")
+                tell(f"{tool}: {len(todo) - begin} files to check")
                 found = find(some)
                 clean.note(check, some, found)
                 clean.save()

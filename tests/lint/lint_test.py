@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What tests/lint/lint.py finds, in small projects of its own: one planted finding of each kind, with its file and
-line, and none in clean files."""
+"""tests/lint/lint.py in small projects: it finds a planted fault of each kind, with its file and line, and nothing in
+clean files."""
 
 import json
 import os

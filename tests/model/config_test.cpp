@@ -1,5 +1,6 @@
 /// @file
-/// config.json: what is read, what is assumed where a field is absent, and what is refused by name.
+/// config.json: the fields that are read, the defaults of absent fields, and the refusals, which name the
+/// field.
 #include "common/model/config.h"
 
 #include <gmock/gmock.h>
@@ -286,7 +287,7 @@ TEST_F(Config, RefusesRopeNumbersWhoseAnglesFloatCannotHold) {
   }
   EXPECT_EQ(read(with("rope_theta", 1e-6)).rope.theta, 1e-6);
   EXPECT_EQ(read(with("rope_theta", 1e30)).rope.theta, 1e30);
-  // Two bands that are one in float32, whose width is divided by.
+  // Two bands that are equal in float32: their distance, a divisor, becomes 0.
   EXPECT_THAT(error_of(with("rope_scaling", {{"rope_type", "llama3"},
                                              {"factor", 8.0},
                                              {"low_freq_factor", 4.0},
@@ -792,7 +793,7 @@ TEST(NamedConfig, KnowsPublishedShapes) {
   EXPECT_EQ(named_config("llama-3.2-1b").rope.factor, 32.0);
 }
 
-/// Parameters as the model cards count them; a wrong size anywhere shows here.
+/// The numbers of parameters from the model cards; a wrong size anywhere shows here.
 TEST(NamedConfig, ShapesHaveThePublishedNumberOfParameters) {
   const std::map<std::string, std::int64_t> published = {
       {"qwen3-0.6b", 596'049'920},     {"qwen3-1.7b", 1'720'574'976},     {"qwen3-4b", 4'022'468'096},

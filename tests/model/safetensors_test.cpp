@@ -1,6 +1,5 @@
 /// @file
-/// Safetensors files, right and wrong. Whatever the bytes, a file is either refused by name or safe to read
-/// whole.
+/// Safetensors files, right and wrong. Any file is either refused by name, or safe to read whole.
 #include "common/model/safetensors.h"
 
 #include <fcntl.h>
@@ -29,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// The sum of all bytes of all tensors, so that none stays untouched.
+/// The sum of all bytes of all tensors, which reads every byte.
 std::uint64_t read_every_byte(const SafetensorsFile& file) {
   std::uint64_t sum = 0;
   for (const auto& [name, tensor] : file.tensors())
@@ -40,7 +39,7 @@ std::uint64_t read_every_byte(const SafetensorsFile& file) {
 
 class Safetensors : public ::testing::Test {
  protected:
-  /// The error that `bytes` as a file give; "" where the file is accepted and can be read whole.
+  /// The error for a file of `bytes`; "" if the file is accepted and can be read whole.
   std::string error_of(std::string_view bytes) {
     write_file(path_, bytes);
     const std::string error = message_of<InputError>([&] { read_every_byte(SafetensorsFile(path_)); });
@@ -301,7 +300,7 @@ TEST_F(Safetensors, SaysWhyAFileCannotBeOpened) {
   EXPECT_THAT(as_nobody(error), AllOf(HasSubstr(path_.string()), HasSubstr("Permission denied")));
 }
 
-/// A header of empty objects takes the most memory for its bytes. The limit on values is what bounds it.
+/// A header of empty objects takes the most memory for its bytes. The limit on values bounds this memory.
 TEST_F(Safetensors, RefusesAHeaderOfMoreValuesThanAnyHas) {
   std::string header = R"({"__metadata__":[{})";
   for (int value = 0; value < 4'000'000; ++value) header += ",{}";
@@ -347,7 +346,7 @@ TEST_F(SafetensorsDeathTest, AFileCutShortIsNamedOnceWhereManyThreadsReadIt) {
               testing::KilledBySignal(SIGBUS), "^error: [^\n]*\n$");
 }
 
-/// Memory that took the place of a mapped file is not that file.
+/// Other memory at the place of a former mapping does not count as the mapped file.
 TEST_F(SafetensorsDeathTest, AFileThatIsClosedIsNotNamed) {
   write_file(path_, safetensors_bytes({{"a", {"F32", {2}, {1, 2}, {}}}}));
   EXPECT_EXIT(std::exit(run_main([&] {

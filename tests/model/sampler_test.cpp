@@ -126,8 +126,8 @@ TEST(Sampler, KnowsProbabilitiesToTenDigits) {
 }
 
 TEST(Sampler, TopPWorksOnTheProbabilitiesThatTopKLeft) {
-  // Probabilities 0.4, 0.3, 0.2, 0.1. Of the first two alone, 0.4 is 4/7: enough for p = 0.55, though not
-  // when top-p looks at all four.
+  // Probabilities 0.4, 0.3, 0.2, 0.1. Among the first two alone, 0.4 becomes 4/7, which is enough for p =
+  // 0.55. Among all four, 0.4 is not enough.
   const std::vector<float> logits = {std::log(0.4F), std::log(0.3F), std::log(0.2F), std::log(0.1F)};
   EXPECT_EQ(picked_set({.temperature = 1, .top_k = 2, .top_p = 0.55}, logits, 500),
             (std::set<std::int32_t>{0}));
@@ -259,7 +259,7 @@ TEST(Sampler, TwoSamplersDoNotShareTheirDraws) {
 }
 
 TEST(Sampler, EveryPickTakesOneDrawWhateverTheLogits) {
-  // After picks from a single possible id, the next ones are those of a sampler that had to choose.
+  // After picks with a single possible id, the next picks are those of a sampler that had a choice.
   const std::vector<float> logits = sixteen_logits();
   const std::vector<std::int32_t> all = picks({.temperature = 1, .seed = 3}, logits, 20);
   Sampler sampler({.temperature = 1, .seed = 3});
@@ -276,7 +276,7 @@ TEST(Sampler, TakesItsDrawFromLogitsThatGiveNoIdToo) {
   for (std::size_t pick = 10; pick < 20; ++pick) EXPECT_EQ(sampler.pick(logits).id, all[pick]);
 }
 
-// The ids were computed apart from this code, with 60-digit arithmetic: they hold on every platform.
+// These ids were computed by other code with 60-digit arithmetic, so they hold on every platform.
 TEST(Sampler, PicksThePinnedIdsOfASeed) {
   const std::vector<float> logits = sixteen_logits();
   EXPECT_EQ(

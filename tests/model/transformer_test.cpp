@@ -1,5 +1,5 @@
-// The transformer against its formulas in double precision, for every family and shape; what a row's logits
-// may depend on; and what the number types do to them.
+// The transformer against its formulas in double precision, for every family and shape. Also which inputs a
+// row's logits may depend on, and what the number types change.
 #include "common/model/transformer.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ Ids counted_from_zero(std::size_t count) {
   return numbers;
 }
 
-/// Step 1's store, which also keeps what attention gave in the first layer, [tokens, heads * head_dim].
+/// Step 1's store, which also keeps the result of attention in the first layer, [tokens, heads * head_dim].
 class WatchedStore final : public KvStore {
  public:
   using KvStore::KvStore;
@@ -82,14 +82,14 @@ class Model {
     plan.logits_rows = counted_from_zero(plan.token_ids.size());
     return forward(plan);
   }
-  /// Of one sequence whose tokens stand at `positions`.
+  /// Logits of one sequence whose tokens have these `positions`.
   Logits logits_at(const Ids& ids, const Ids& positions) {
     PassPlan plan = plan_of({ids});
     plan.logits_rows = counted_from_zero(ids.size());
     plan.positions = positions;
     return forward(plan);
   }
-  /// Only of these rows of the pass.
+  /// Logits after these rows of the pass only.
   Logits logits_of_rows(const std::vector<Ids>& sequences, const Ids& rows) {
     PassPlan plan = plan_of(sequences);
     plan.logits_rows = rows;
@@ -120,7 +120,7 @@ class Model {
   WatchedStore store;
 };
 
-/// What is mapped of a file stays readable when the file goes.
+/// Mapped weights stay readable when their file is removed.
 Model loaded(const TestCheckpoint& checkpoint, DType dtype = DType::f32) {
   const TemporaryFolder folder;
   checkpoint.save(folder.path());
@@ -146,7 +146,7 @@ bool same_bits(const Logits& one, const Logits& other) {
          std::memcmp(one.data(), other.data(), static_cast<std::size_t>(one.size()) * sizeof(float)) == 0;
 }
 
-/// What float32 may leave of the formulas in two small layers.
+/// The error that float32 may cause in two small layers.
 constexpr double kFloat32 = 3e-6;
 
 TEST(Transformer, FollowsTheFormulasForEveryFamilyGroupAndHeadSize) {
@@ -170,8 +170,8 @@ TEST(Transformer, AMistralIsALlama) {
   EXPECT_TRUE(same_bits(logits("MistralForCausalLM"), logits("LlamaForCausalLM")));
 }
 
-/// A pass reads one row of the embedding for each token, which is not counted, and the head whole, even where
-/// it is the same table.
+/// A pass reads the whole head, even where it is the table of the embedding. The one row of the embedding
+/// that it reads for each token is not counted.
 TEST(Transformer, APassReadsEveryWeightButTheEmbeddingAndATiedHeadOnce) {
   for (const char* family : kFamilies) {
     for (const bool tied : {false, true}) {
@@ -201,7 +201,7 @@ TEST(Transformer, FollowsTheFormulasWithEveryChoiceOfAConfiguration) {
       {"Qwen3ForCausalLM", {{"rms_norm_eps", 0.1}}},
       {"LlamaForCausalLM", {{"num_hidden_layers", 1}}},
       {"LlamaForCausalLM", {{"num_hidden_layers", 5}}},
-      // No size a multiple of a vector's sixteen, and one of a single number.
+      // No size is a multiple of a vector's sixteen, and one size is 1.
       {"Qwen2ForCausalLM",
        {{"hidden_size", 33}, {"intermediate_size", 1}, {"vocab_size", 97}, {"head_dim", 2}}},
   };
@@ -252,8 +252,8 @@ TEST(Transformer, RotatesAsConfiguredUpToHighPositions) {
         SCOPED_TRACE(testing::Message() << family << " " << changes);
         changes.update({{"head_dim", 32}, {"max_position_embeddings", 16384}});
         Model model = loaded(TestCheckpoint(family, changes));
-        // Angles are float32: at position 9,000 they are off by up to half of 2^-10, and speeds rounded to
-        // 2^-24 of themselves add as much. The logits feel a part of that.
+        // Angles are float32: at position 9,000 they are off by up to half of 2^-10. Speeds, rounded to 2^-24
+        // of themselves, add as much. A part of this error reaches the logits.
         EXPECT_LT(distance_from_formulas(model, ids, positions), 3e-4);
         EXPECT_LT(distance_from_formulas(model, {ids.data(), ids.data() + 4}, {0, 1, 7, 100}), kFloat32);
       }
@@ -290,8 +290,8 @@ TEST(RopeInverseFrequencies, AreThoseOfTransformers) {
       }
     }
   }
-  // Every step is rounded to float32 as there. Only the power is not: torch's float32 one is off by a unit in
-  // one of these 576 (theta 1,000,000, head_dim 128, pair 37); ours is the double one, rounded.
+  // Every operation is rounded to float32, as in torch, except the power. torch's float32 power is off by one
+  // unit in one of these 576 (theta 1,000,000, head_dim 128, pair 37); ours is the power in double, rounded.
   EXPECT_LE(differing, 3) << "one in each of three spellings";
 }
 
@@ -424,7 +424,7 @@ TEST(Transformer, AModelStoredInAnotherTypeDiffersByThatTypesRounding) {
       const double off = distance(model.logits({ids}), expected);
       EXPECT_LT(off, bound);
       EXPECT_GT(off, bound / 100) << "nothing was rounded";
-      // What is left of the weights is used exactly.
+      // The remaining weights are used exactly.
       EXPECT_LT(distance_from_formulas(model, ids), kFloat32);
     };
     checkpoint.store_as("F16");

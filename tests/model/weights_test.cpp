@@ -1,6 +1,6 @@
 /// @file
-/// Loading weights: every tensor is found, checked against the configuration, kept or rounded; whatever does
-/// not fit is refused with the file and the tensor. And weights made from a seed.
+/// Loading weights: every tensor is found, checked against the configuration, and kept or rounded. A tensor
+/// that does not fit is refused with its name and file. And weights made from a seed.
 #include "common/model/weights.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ std::vector<float> rounded(std::vector<float> values, DType dtype) {
   return values;
 }
 
-/// All weights with the names that they have in a checkpoint; absent ones too.
+/// All weights, also absent ones, with their names in a checkpoint.
 std::map<std::string, Weight> named(const Weights& weights) {
   std::map<std::string, Weight> all = {{"model.embed_tokens.weight", weights.embedding},
                                        {"model.norm.weight", weights.final_norm},
@@ -73,7 +73,7 @@ class LoadWeights : public ::testing::Test {
   Weights load(DType dtype = DType::f32, const LoadProgress& progress = {}) {
     return load_weights(folder_.path(), read_config(folder_.path()), dtype, progress);
   }
-  /// The error of loading what lies in the folder; it must name `file` there.
+  /// The error of loading the folder; it must name `file`.
   std::string error_in(const std::string& file, DType dtype = DType::f32) {
     const std::string error = message_of<InputError>([&] { load(dtype); });
     EXPECT_THAT(error, AllOf(HasSubstr((folder_ / file).string()), Not(HasSubstr("\n"))));
@@ -83,7 +83,7 @@ class LoadWeights : public ::testing::Test {
     checkpoint.save(folder_.path());
     return error_in("model.safetensors", dtype);
   }
-  /// Loads and compares every weight with what was saved, rounded to `dtype` where that is not f32.
+  /// Loads the folder, and compares every weight with the saved one, rounded to `dtype`.
   void expect_loads(const TestCheckpoint& checkpoint, DType dtype = DType::f32) {
     const Weights weights = load(dtype);
     for (const auto& [name, weight] : named(weights)) {
@@ -260,7 +260,7 @@ TEST_F(LoadWeights, TiedHeadIsTheEmbedding) {
   }
 }
 
-/// As transformers 5 does: what differs in the file is not tied.
+/// As in transformers 5: two tensors that differ in the file are not tied.
 TEST_F(LoadWeights, ATiedModelStoredWithAHeadOfItsOwnUsesThatHead) {
   TestCheckpoint checkpoint(llama, {{"tie_word_embeddings", true}});
   checkpoint.tensors["lm_head.weight"] = {"F32", {96, 32}, std::vector<float>(96 * 32, 7.0F), {}};
@@ -270,7 +270,7 @@ TEST_F(LoadWeights, ATiedModelStoredWithAHeadOfItsOwnUsesThatHead) {
   EXPECT_EQ(values_of(weights.embedding), checkpoint.tensors["model.embed_tokens.weight"].values);
 }
 
-/// Savers that store a shared tensor once may keep the other of its two names.
+/// A saver that stores a shared tensor once may keep either of its two names.
 TEST_F(LoadWeights, FindsATiedTableUnderTheHeadsName) {
   TestCheckpoint checkpoint(llama, {{"tie_word_embeddings", true}});
   auto table = checkpoint.tensors.extract("model.embed_tokens.weight");
@@ -582,7 +582,7 @@ TEST(RandomWeights, AreTheSameForTheSameSeedHoweverTheThreadsShareTheWork) {
   }
 }
 
-/// Pinned, so that a change of generator, which would change every published number, does not pass unseen.
+/// Pinned numbers: another generator would change every published number, and this test shows it.
 TEST(RandomWeights, HaveTheseBits) {
   const Weights weights = random_weights(named_config("fairytale"), DType::f32, 0);
   const std::vector<float> q = values_of(weights.layers[3].q.weight);

@@ -1,6 +1,7 @@
-// Every step on the GPU against the other implementation's answers and against the CPU: in float32 the greedy
-// ids are equal and the logits within 1e-3 of the largest; in the 16-bit types within 2e-2 of the CPU's in
-// that type or, where the type itself is worth less, twice as far from them as they are from float64's.
+// Every step on the GPU against the answers of Hugging Face and against the CPU. In float32 the greedy ids
+// are equal, and the logits within 1e-3 of the largest. In a 16-bit type the logits are within 2e-2 of the
+// CPU's in the same type, or, where the type itself is less exact, within twice the CPU's distance from
+// float64.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -27,7 +28,7 @@ struct Cache {
   std::unique_ptr<KvStore> store;
 };
 
-/// One way to remember keys and values on the GPU.
+/// One kind of cache on the GPU.
 struct Kind {
   const char* name;
   std::function<Cache(const ModelConfig&, DType, const cuda::Device&)> make;
@@ -163,7 +164,7 @@ TEST_P(CudaReference, Float32GivesTheGreedyIdsAndLogitsOfTheOtherImplementationI
       EXPECT_EQ(alone.output_ids, cases.greedy_ids[n]) << "case " << n;
       EXPECT_LE(distance(alone.logits, cases.logits[n]), 1e-3) << "case " << n;
     }
-    // Three at a time, and preempted now and then.
+    // Three at a time, and sometimes preempted.
     const std::span<const Request> three = std::span(cases.requests).first(3);
     const std::vector<SequenceReport> together =
         run_all(*model, kind, DType::f32, three, std::string(kind.name) == "no cache" ? 0 : 5);

@@ -1,10 +1,10 @@
-"""Makes tiny checkpoints for what the others here leave out, and the answers of Hugging Face transformers for them.
+"""Makes tiny checkpoints for the model features that no other checkpoint here has, and transformers' answers for them.
 
     python make_checkpoints.py     # writes one folder per checkpoint beside this file
 
-They have random weights and no tokenizer; prompts are ids. `from_pretrained` reads each back, and make_reference.py runs
-it in float64. Weights are drawn until a greedy id never leads by less than 1e-3, so that a float32 program must find the
-same ids. Made with torch 2.12.1 and transformers 5.17.0.
+They have random weights and no tokenizer; prompts are ids. `from_pretrained` reads each checkpoint back, and
+make_reference.py runs it in float64. Weights are drawn again until every greedy id leads by at least 1e-3, so that a
+float32 program must find the same ids. Made with torch 2.12.1 and transformers 5.17.0.
 """
 
 import json

@@ -5,15 +5,16 @@
     python make_reference.py CHECKPOINT OUT --round-rotation --check expected.json   # and compares with an existing file
 
 CHECKPOINT is a Hugging Face folder with a tokenizer. The model runs in float64 with plain ("eager") attention, from the
-weights as stored; transformers takes norms and softmax in float32 even so, which leaves about 1e-6 in a logit. For each
-prompt the file holds its ids, 48 greedy ids (an end-of-sequence token does not stop them), the logits after the prompt,
-and the smallest lead of a best logit over the second best along the way: a float32 program can only be held to the greedy
-ids where that lead is well above its rounding. Prompts without a text are the first ids of a longer one, at lengths around
-multiples of 16.
+stored weights. Even so, transformers computes norms and softmax in float32, which leaves an error of about 1e-6 in a logit.
 
-A model that is cast to its stored type as a whole rounds the speeds of its rotary embedding with the weights. The answers
-for the small bfloat16 and float16 models were made so, and --round-rotation makes them again; it changes nothing for
-float32 models, nor for the shipped model, whose speeds are powers of two.
+For each prompt the file holds its ids, 48 greedy ids (an end-of-sequence token does not stop them), the logits after the
+prompt, and the smallest lead of a best logit over the second best. A float32 program must find the greedy ids only where
+this lead is well above its rounding. A prompt without a text is the beginning of a longer one, at a length around a
+multiple of 16.
+
+A model that is cast as a whole to its stored type also rounds the speeds of its rotary embedding. The answers for the small
+bfloat16 and float16 models were made so, and --round-rotation makes them again. It changes nothing for float32 models, and
+nothing for the shipped model, whose speeds are powers of two.
 
 Made with torch 2.12.1 and transformers 5.17.0.
 """

@@ -1,5 +1,5 @@
-// Hugging Face's answers, computed in float64, for every reference checkpoint: prompts must encode to its
-// ids, logits agree within 1e-4 of the largest, and 48 greedy ids be equal.
+// Hugging Face's answers, computed in float64, for every reference checkpoint: prompts encode to the same
+// ids, logits agree within 1e-4 of the largest, and 48 greedy ids are equal.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ struct Answers {
   bool rounded_rotation = false;
 };
 
-/// What a test of these answers is called when it is listed.
+/// The name of a test of these answers in a list.
 void PrintTo(const Answers& answers, std::ostream* out) {
   *out << answers.checkpoint << "/" << answers.file;
 }

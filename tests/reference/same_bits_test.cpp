@@ -1,6 +1,6 @@
-// The promise that holds the steps together: a cache changes no bit. Logits and greedy ids are those of the
-// step without a cache for every block size, way to attend, batch, number of threads and preemption, on every
-// kind of model.
+// The promise that holds the steps together: a cache changes no bit. Logits and greedy ids equal those of the
+// step without a cache, for every block size, way to attend, batch, number of threads and preemption, on
+// every kind of model.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -22,7 +22,7 @@ constexpr std::int64_t kTwoSizes[] = {3, 16};
 constexpr std::int64_t kOneSize[] = {7};
 constexpr std::int64_t kNewTokens = 9;
 
-/// What a cache is made for.
+/// The sizes that a cache is made for.
 struct Setting {
   const ModelConfig& config;
   ThreadPool& threads;
@@ -37,7 +37,7 @@ struct Cache {
   std::unique_ptr<KvStore> store;
 };
 
-/// One way to remember keys and values.
+/// One kind of cache.
 struct Kind {
   std::string name;
   bool has_blocks;
@@ -67,7 +67,7 @@ std::function<Cache(const Setting&)> make_sharing(AttentionPath path, std::int64
   };
 }
 
-/// All that are held against the first.
+/// The kinds that are compared with the first.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all{
       {"no cache", false,
@@ -129,7 +129,7 @@ class SameBits : public testing::TestWithParam<std::string> {
   }
 
   Setting setting(std::int64_t sequences, const PagedShape& shape) {
-    // Fresh blocks are filled with something else each time.
+    // Fresh blocks are filled with another value each time.
     constexpr DebugFill kFills[] = {DebugFill::none, DebugFill::nan, DebugFill::huge};
     return {model_->config(), *threads_, dtype_, sequences, shape, kFills[++settings_ % 3]};
   }
@@ -156,7 +156,7 @@ class SameBits : public testing::TestWithParam<std::string> {
     }
   }
 
-  /// All at once, with room for all; or, when they are to be preempted, with room for the longest only.
+  /// All at once, with room for all; or, if sequences are to be preempted, with room for the longest only.
   void check_batched(const Kind& kind, std::int64_t block_size, std::int64_t preempt_every) {
     PagedShape common = shape(block_size);
     for (const Request& request : requests_) {

@@ -1,4 +1,4 @@
-// --serve on a GPU, as a user runs it: with a model that leaves little of the machine's memory to chance.
+// --serve on a GPU, as a user runs it: the pool takes the memory that the model leaves, and passes still fit.
 #include <vector>
 
 #include "common/cuda/device.h"
@@ -19,7 +19,7 @@ class CudaServer : public testing::Test {
   }
 };
 
-// Whatever the pool leaves must be enough for long prompts of as many as may run.
+// The memory beside the pool must be enough for long prompts of as many sequences as may run.
 void expect_room_for_long_prompts(const std::string& step, std::vector<std::string> arguments) {
   SCOPED_TRACE(step);
   arguments.insert(arguments.end(), {"--device", "cuda", "--random-weights", "qwen3-0.6b"});

@@ -1,6 +1,6 @@
-// A model behind HTTP: answers are those of its programs, whatever else runs; what is wrong is refused with
-// the field's name; who leaves frees what was held for him. HT*, SC*, SP*, TK*, PX*: cases from reports about
-// other servers. No test waits for a time: where it matters, the engine is held before a pass.
+// A model behind HTTP: its answers are those of its program, whatever other requests run. A mistake is
+// refused with the field's name. A client that leaves frees its memory. HT*, SC*, SP*, TK*, PX*: cases from
+// reports about other servers. No test waits for a time: where it matters, the engine is held before a pass.
 #include "common/server/generation_server.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ constexpr std::chrono::minutes kForEver{2};
 constexpr std::int64_t kBlockSize = 16;
 const std::string kPrompt = "The wolf said";
 
-/// Before each pass the engine comes to a gate, which a test may close.
+/// A gate before each pass, which a test may close.
 class Gate {
  public:
   void close() {
@@ -62,8 +62,8 @@ class Gate {
   int may_pass_ = kAll, arrived_ = 0;
 };
 
-/// What the server's readers ask for the cache's capacity: before they encode a text, which is counted, and
-/// after it, where a long prompt waits at a gate.
+/// The manager that the server's readers ask for the capacity. They ask before they encode a text, which is
+/// counted, and after it, where a long prompt waits at a gate.
 class AskedCapacity final : public KvManager {
  public:
   static constexpr std::int64_t kLong = 100;  // tokens
@@ -256,7 +256,7 @@ class AGenerationServer : public testing::Test {
     while (get("/health").json()["waiting"] != count) std::this_thread::yield();
   }
 
-  /// What the model alone gives: the loop of the four programs.
+  /// The answer of the model alone, from the loop of the four programs.
   SequenceReport alone(const Request& request) {
     ServingCache cache(Kind::sharing, 80, kBlockSize, lone_model_->config(), *lone_threads_);
     return run(*lone_model_, *cache.manager, *cache.store, {&request, 1}).sequences[0];
@@ -317,8 +317,8 @@ TEST_F(AGenerationServer, ReportsWhatAPromptFoundInTheCache) {
   EXPECT_EQ(first["ids"], second["ids"]);
 }
 
-// What the chapter of step 4 promises: without salts, whoever guesses what another has sent sees in
-// cached_tokens whether he is right; with a salt for each he sees nothing.
+// Step 4's chapter: without salts, a client that guesses another's prompt sees in cached_tokens whether the
+// guess is right. With a salt for each client it sees nothing.
 TEST_F(AGenerationServer, TellsNobodyOfAnotherSaltWhatIsCached) {
   const auto text_with = [](int digit) {
     return "The secret number of the castle gate, which the old king told nobody but his daughter, is " +
@@ -347,7 +347,8 @@ TEST_F(AGenerationServer, TellsNobodyOfAnotherSaltWhatIsCached) {
         return form.cached(post(request, form.path).json());
       };
       EXPECT_EQ(cached(secret, "alice"), 0);
-      // Each candidate is asked for once: what they have in common is cached by the attacker himself.
+      // Each candidate is asked for once: the attacker's own requests cache what the candidates have in
+      // common.
       const auto found = [&](const Json& salt) {
         const std::int64_t first = cached(0, salt), common = cached(1, salt);
         EXPECT_TRUE(salt == "alice" || first == 0) << "nothing is there but alice's";
@@ -413,8 +414,8 @@ TEST_F(AGenerationServer, TakesASaltWhereNothingIsShared) {
   }
 }
 
-// TK1, TK2, TK9: streams and wholes of wild texts, with characters that come in parts and bytes that are
-// none.
+// TK1, TK2, TK9: wild texts, in a stream and whole, with characters that come in parts and bytes that are no
+// characters.
 TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
   start();
   for (int seed = 0; seed < 12; ++seed) {
@@ -448,7 +449,7 @@ Served to_a_slow_reader() {
   return served;
 }
 
-// What waits for it grows by its text and ids, not by an event each.
+// The memory of a waiting answer grows by its text and ids, not by one event for each.
 TEST_F(AGenerationServer, JoinsTheTokensOfASampleForAClientThatReadsSlowly) {
   start(to_a_slow_reader());
   Json request = {{"prompt", kPrompt}, {"n", 8},           {"max_tokens", 150},
@@ -541,8 +542,8 @@ TEST_F(AGenerationServer, GivesSeveralSamplesEachWithItsSeed) {
   }
 }
 
-// SP4: the seed decides, whoever runs beside it and whatever was preempted; SC2: a stream goes on after that
-// as if nothing had been; PX3: nobody finds what is not written.
+// SP4: the seed decides, whatever runs beside the request and however often it is preempted. SC2: after a
+// preemption a stream goes on unchanged. PX3: no request finds a block that is not written yet.
 TEST_F(AGenerationServer, GivesEveryoneHisAnswerHoweverManyAskAtOnce) {
   for (const std::int64_t preempt_every : {0, 5}) {
     start({.kind = Kind::tiered,
@@ -614,7 +615,7 @@ TEST_F(AGenerationServer, KnowsWhatAbsentNullZeroAndMinusOneMean) {
       << "the same 64 bits";
 }
 
-// TK14 among them: ids that are none.
+// TK14: ids that are no ids of the model.
 TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   start();
   const std::pair<const char*, std::vector<Json>> wrong[] = {
@@ -724,7 +725,7 @@ TEST_F(AGenerationServer, QuotesLittleOfALongPathOrMethod) {
   EXPECT_LT(response.body.size(), 500U);
 }
 
-// HT5: no body, however broken, is worth more than an answer.
+// HT5: every broken body gets an answer, and nothing more.
 TEST_F(AGenerationServer, RefusesABodyThatIsNoRequest) {
   start();
   const std::string prompt = R"("prompt": "a")";
@@ -807,7 +808,7 @@ TEST_F(AGenerationServer, RefusesWhatThePoolCanNeverHoldBesideAPinnedPrefix) {
   start({.blocks = 8, .pinned = prefix});
   EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(80, 1)}, {"max_tokens", 0}}).first, 200);
   EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(81, 1)}, {"max_tokens", 0}}), Refusal(422, "prompt_ids"));
-  // Of what begins with it two blocks are there already.
+  // A prompt that begins with it finds two blocks.
   EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(112)}, {"max_tokens", 0}}).first, 200);
   EXPECT_EQ(refusal({{"prompt_ids", made_up_ids(113)}, {"max_tokens", 0}}), Refusal(422, "prompt_ids"));
 }
@@ -819,7 +820,7 @@ TEST_F(AGenerationServer, RecognisesSpecialTokensInAPrompt) {
   EXPECT_EQ(answer["ids"], generate({{"prompt_ids", {0}}, {"max_tokens", 3}})["ids"]);
 }
 
-// A checkpoint may have tokens that its model was not made for.
+// A tokenizer may have ids beyond the model's vocabulary.
 TEST_F(AGenerationServer, NamesTheTextThatHasATokenTheModelDoesNotHave) {
   const TemporaryFolder folder;
   Json file = Json::parse(read_file(checkpoint_folder("fairytale") / "tokenizer.json"));
@@ -863,7 +864,7 @@ TEST_F(AGenerationServer, TellsWhoComesToAFullQueueToComeAgain) {
     clients.back().send_request("POST", "/generate", Json{{"prompt", kPrompt}, {"max_tokens", 2}}.dump());
     if (n == 0) gate_.wait_for(1);
   }
-  // Which of those that come together is too many nobody knows; one is.
+  // One of the requests that come together is too many; which one, is open.
   HttpClient third = connect();
   third.send_request("POST", "/generate", Json{{"prompt", kPrompt}, {"max_tokens", 2}}.dump());
   clients.push_back(std::move(third));
@@ -882,7 +883,7 @@ TEST_F(AGenerationServer, TellsWhoComesToAFullQueueToComeAgain) {
   EXPECT_EQ(generate({{"prompt", kPrompt}, {"max_tokens", 2}})["ids"].size(), 2U);
 }
 
-// HT1: wherever a request is, one more pass and nothing is held for a client that has left.
+// HT1: one pass after a client has left, its request holds nothing, wherever the request is.
 TEST_F(AGenerationServer, FreesWithinOnePassWhatAClientHeldThatLeaves) {
   const Json request = {{"prompt_ids", made_up_ids(200)}, {"max_tokens", 100}, {"ignore_eos", true}};
   struct Moment {
@@ -932,7 +933,7 @@ TEST_F(AGenerationServer, FreesThePlaceInTheQueueOfAClientThatLeaves) {
   EXPECT_EQ(door_->status(kForEver).totals.generated_tokens, 20);
 }
 
-// HT8: many streams, many that ask nothing and some that are slow keep nobody from asking how it is.
+// HT8: GET /health is answered beside many streams, many silent connections and some slow ones.
 TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
   start({.max_requests = 64});
   gate_.close();
@@ -953,15 +954,15 @@ TEST_F(AGenerationServer, SaysHowItIsBesideManyThatAreBusyIdleOrSlow) {
   EXPECT_EQ(get("/health").json()["running"], 0);
 }
 
-/// A body that takes a reader long: the gate holds him.
+/// A body that a reader reads for long: the gate holds the reader.
 std::string long_body() {
   std::string text;
   for (std::int64_t n = 0; n <= AskedCapacity::kLong; ++n) text += " wolf";
   return std::string(900'000, ' ') + Json{{"prompt", text}, {"max_tokens", 2}}.dump();
 }
 
-// HT8: who has a long text read, which takes longer than anything else, keeps nobody with a short one from
-// being answered.
+// HT8: a client whose long text is being read, which takes longest of all, does not delay a client with a
+// short text.
 TEST_F(AGenerationServer, AnswersShortRequestsBesideManyLongTexts) {
   start();
   reading_.close();
@@ -1082,7 +1083,7 @@ TEST_F(AGenerationServer, TellsOfARequestInItsFirstPasses) {
   EXPECT_EQ(health["waiting"], 1);
 }
 
-// HT1, HT4: at any moment, the last token's among them, while a neighbour goes on.
+// HT1, HT4: a client leaves at any moment, also at the last token, and a neighbour goes on.
 TEST_F(AGenerationServer, SurvivesHundredsThatLeaveAtAnyMoment) {
   start({.kind = Kind::tiered, .blocks = 64});
   const Json request = {{"prompt", kPrompt}, {"max_tokens", 3}, {"ignore_eos", true}};
@@ -1103,7 +1104,7 @@ TEST_F(AGenerationServer, SurvivesHundredsThatLeaveAtAnyMoment) {
 
 // The server's own life
 
-// HT9: while it loads, when it is ready, once it has failed.
+// HT9: the server's health while it loads, when it is ready, and after it has failed.
 TEST_F(AGenerationServer, SaysThatItIsLoadingAndThenThatItIsReady) {
   listen();
   EXPECT_EQ(get("/health").status, 503);
@@ -1173,7 +1174,7 @@ TEST_F(AGenerationServer, AddsSpecialTokensUnlessARequestSaysNot) {
   }
 }
 
-/// A tokenizer of the letters a and b with a pattern that takes its whole budget to say no.
+/// A tokenizer of the letters a and b, whose pattern spends the whole budget before it fails to match.
 struct SlowTokenizer {
   explicit SlowTokenizer(const char* pattern) {
     const Json file = {
@@ -1233,7 +1234,7 @@ TEST_F(AGenerationServer, EndsWithoutWaitingForTheTextThatIsEncoded) {
   const SlowTokenizer slow("(?:a|aa)+[bc]");
   const Tokenizer tokenizer(slow.folder.path());
   start({.tokenizer = &tokenizer});
-  // Its budget would last for seconds, and its end be a 400.
+  // The budget would last for seconds, and then the answer would be a 400.
   HttpClient client = connect();
   client.send_request("POST", "/generate", Json{{"prompt", std::string(1'000'000, 'a')}}.dump());
   while (get("/health").json()["waiting"] != 1) {  // until all of it has come
@@ -1281,7 +1282,7 @@ TEST_F(AGenerationServer, CancelsWhatDoesNotFinishInTime) {
   serving_.join();
 }
 
-// A pass may take longer than there is time: clients are told all the same, and the server ends.
+// A pass may take longer than the time to end: clients still hear of the end, and the server ends.
 TEST_F(AGenerationServer, EndsWithoutItsEngineWhereAPassDoesNotEnd) {
   GenerationServerSettings settings;
   settings.finish = milliseconds(1);

@@ -1,5 +1,6 @@
-// HTTP by itself, with a handler that knows no model: what is answered, what is refused and how, who is left
-// and when, and that a client that leaves is noticed. HT*: cases from reports about other servers.
+// HTTP alone, with a handler that knows no model: what is answered, what is refused and how, which
+// connections are closed and when, and that the server notices a client that leaves. HT*: cases from reports
+// about other servers.
 #include "common/server/http_server.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::minutes kForEver{2};
 
-/// A number that other threads count up to.
+/// A number that other threads increase.
 class Counter {
  public:
   void add() {
@@ -88,7 +89,7 @@ class AnHttpServer : public testing::Test {
 
   int port() const { return port_of(server_->address()); }
   HttpClient connect() const { return HttpClient(port()); }
-  /// The answer to bytes that are sent as they are.
+  /// The answer to these bytes.
   HttpResponse answer_to(const std::string& bytes) const {
     HttpClient client = connect();
     client.send(bytes);
@@ -204,7 +205,7 @@ TEST_F(AnHttpServer, RefusesAWrongChunkAsSoonAsItIsThere) {
   }
 }
 
-// Whatever is answered, no assertion of the library that parses ends the program.
+// No assertion of the parsing library ends the program, whatever the bytes.
 TEST_F(AnHttpServer, OutlivesRequestsWithAWrongByteAnywhere) {
   start();
   for (const Asked& asked : requests_of_every_kind()) {
@@ -234,7 +235,7 @@ TEST_F(AnHttpServer, AnswersInOrderWhatIsAskedBeforeTheAnswer) {
   EXPECT_EQ(client.read_response().body, "POST /echo next");
 }
 
-// As large as a request may be, while the one before it is being answered.
+// A request of the largest size, while the request before it is being answered.
 TEST_F(AnHttpServer, KeepsALargeRequestUntilItsTurn) {
   HttpLimits limits;
   start(limits);
@@ -324,7 +325,7 @@ TEST_F(AnHttpServer, WelcomesABodyThatAsksFirst) {
   HttpClient old = connect();  // does not know of it
   old.send("POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody");
   EXPECT_EQ(old.read_response().status, 200);
-  // And says no instead where it is too long.
+  // If the body is too long, the server refuses instead.
   HttpClient large = connect();
   large.send(
       "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
@@ -422,8 +423,8 @@ TEST_F(AnHttpServer, TakesAWholeAddressForATarget) {
   EXPECT_EQ(answer_to("GET http://elsewhere.example/echo HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 403);
 }
 
-// A page of another site can give this machine's address a name of its own, and would then be let read what
-// is answered; the name gives it away.
+// A page of another site can give this machine's address a name of its own, and a browser would then let the
+// page read the answers. The name in Host shows it.
 TEST_F(AnHttpServer, DoesNotAnswerToANameThatOthersGiveThisMachine) {
   start();
   const auto asked_for = [this](const std::string& host) {
@@ -448,7 +449,7 @@ TEST_F(AnHttpServer, AnswersAHeadRequestThatIsWrongWithoutABody) {
   EXPECT_TRUE(client.ended_by_server());
 }
 
-// Browsers say more to this machine and over TLS than elsewhere.
+// Browsers send more headers to this machine and over TLS than elsewhere.
 TEST_F(AnHttpServer, DoesNothingForPagesOfOtherOrigins) {
   start();
   const auto asked_from = [this](const std::string& lines) {
@@ -512,7 +513,7 @@ TEST_F(AnHttpServer, QuotesLittleOfWhatIsLong) {
   }
 }
 
-// HT7: a length is not believed, and a body without an end is cut off.
+// HT7: an announced length is not trusted, and a body without an end is cut off.
 TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
   start();
   const auto with_length = [](const std::string& lengths) {
@@ -528,7 +529,7 @@ TEST_F(AnHttpServer, RefusesLengthsThatAreWrongOrTooLarge) {
   expect_alive();
 }
 
-// Where another program that the request goes through sees its body, a second request must not be seen here.
+// Where a proxy sees a body, the server must not see a second request.
 TEST_F(AnHttpServer, TakesNoBodyForARequest) {
   start();
   for (const char* coding : {"gzip", "chunked, gzip", "gzip, chunked", "chunked, chunked", "identity"}) {
@@ -552,7 +553,7 @@ TEST_F(AnHttpServer, CutsOffABodyWithoutAnEnd) {
   std::size_t sent = 0;
   for (; sent < 16 * limit && client.send(chunk); sent += 0x4000) {
   }
-  // Either the rest was taken until the answer had been read, or the connection was ended on the way.
+  // Either the server took the rest until the answer was read, or it ended the connection on the way.
   EXPECT_GE(sent, limit);
   EXPECT_EQ(client.read_head().status, 413);
   const std::string endless_line =
@@ -688,7 +689,8 @@ TEST_F(AnHttpServer, ServesEverybodyBesideAsManyIdleConnectionsAsItTakes) {
   EXPECT_LE(counts().connections, 8U);
 }
 
-// Neither a part of a request nor more of it now and then keeps a connection from giving way.
+// A connection with a part of a request, even if more of it comes now and then, can still be closed for
+// others.
 TEST_F(AnHttpServer, ClosesWhoHasNotEndedARequestForANewcomer) {
   const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n";
   for (const std::string& beginning : {std::string("GET /ec"), head, head + "x"}) {
@@ -738,7 +740,7 @@ TEST_F(AnHttpServer, DoesNotWaitForLongForAClientThatItLeaves) {
 
 // Who leaves
 
-// HT1: before the answer, with and without a reset, and when no more will be sent.
+// HT1: a client leaves before the answer, with and without a reset, or ends its sending.
 TEST_F(AnHttpServer, NoticesThatAClientLeavesBeforeItsAnswer) {
   start();
   int departed = 0;
@@ -789,7 +791,7 @@ TEST_F(AnHttpServer, GivesUpAClientThatDoesNotReadItsStream) {
   expect_alive();
 }
 
-// What does not fit into the system's buffers waits in the server's.
+// Bytes that do not fit into the system's buffers wait in the server's.
 TEST_F(AnHttpServer, SaysThatAClientIsBehindAndThatItHasCaughtUp) {
   HttpLimits limits;
   limits.unsent_bytes = 16 << 10;
@@ -843,7 +845,7 @@ TEST_F(AnHttpServer, GivesUpAClientThatSendsWithoutEndWhileItWaits) {
   EXPECT_TRUE(departures_.wait_for(1));
 }
 
-// HT8: many streams, many that ask nothing and some that are slow keep nobody waiting.
+// HT8: no client waits for many streams, many silent connections or some slow ones.
 TEST_F(AnHttpServer, AnswersBesideManyThatAreBusyIdleOrSlow) {
   start();
   std::vector<HttpClient> clients;

@@ -1,5 +1,5 @@
 /// @file
-/// What GET /state tells of an engine, and that it has a bound however much there is.
+/// GET /state: what it tells of an engine, and that its length has a bound.
 #include "common/server/live_page.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// How much memory a server makes for requests that nobody has sent yet.
+// The memory that a server reserves before any request has come.
 #include <gtest/gtest.h>
 
 #include "common/cli/machine.h"
@@ -14,7 +14,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 
 class AServersMemory : public testing::Test {
  protected:
-  /// A program that serves four sequences at a time, and has so much memory for them.
+  /// A program that serves four sequences at a time, with `memory` bytes for K and V.
   static Program program_with(std::int64_t memory) {
     Program program{};
     program.options.serve = true;
@@ -51,7 +51,7 @@ TEST_F(AServersMemory, IsWhatTheCommandLineSays) {
   EXPECT_EQ(make_flat_cache(program).manager->capacity(), 300);
 }
 
-// The weights are loaded before the pool is made, so what they take is not there any more.
+// The weights are loaded before the pool is made, so their memory is no longer free.
 TEST_F(AServersMemory, IsHalfOfWhatTheMachineHasLeft) {
   Options options;
   options.serve = true;
@@ -63,7 +63,7 @@ TEST_F(AServersMemory, IsHalfOfWhatTheMachineHasLeft) {
   EXPECT_LT(program.memory_to_serve, before / 2);
 }
 
-// Of a server where the command line does not say: what the CPU is good at, but a row for each sequence.
+// The default rows of a server's pass: what suits the CPU, and at least a row for each sequence.
 TEST_F(AServersMemory, IsOfPassesWithARowForEachSequence) {
   Program program = program_with(8 * kMiB);
   EXPECT_EQ(rows_of_a_pass(program), 64);

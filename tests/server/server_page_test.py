@@ -1,7 +1,8 @@
 """Opens the server's live page in a browser: `python3 tests/server/server_page_test.py build`.
 
-A request is typed, cells change colour, the text appears; all of it with the keyboard, as wide as a telephone and as a
-desk's screen, light and dark, and without anything from the network. The server ends, hangs and begins anew meanwhile.
+A user types a request, cells change colour, and the text appears. All of it works with the keyboard alone, on a telephone
+and on a desktop's screen, light and dark, and without anything from the network. The server ends, hangs and starts again
+meanwhile.
 """
 import re
 import signal

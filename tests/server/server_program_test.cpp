@@ -1,5 +1,5 @@
-// --serve as a user runs it: the programs of steps 2 to 4 answer over HTTP what they print without it, say
-// where they listen, and end when they are told to.
+// --serve as a user runs it: over HTTP, the programs of steps 2 to 4 give the answers that they print without
+// it. They say where they listen, and end at a signal.
 #include "tests/support/server_program.h"
 
 #include <filesystem>
@@ -69,7 +69,7 @@ TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
   EXPECT_EQ(served_name(std::filesystem::relative(snapshot)), "Qwen/Qwen3-0.6B");
   EXPECT_EQ(served_name(make("models--gpt2/snapshots/11c5a3d5")), "gpt2");
   EXPECT_EQ(served_name(make("models--a--b--c/snapshots/0")), "a/b--c");
-  // What only looks like one.
+  // Folders that only look like a snapshot of the hub.
   EXPECT_EQ(served_name(make("models--Qwen--Qwen3-0.6B")), "models--Qwen--Qwen3-0.6B");
   EXPECT_EQ(served_name(make("models--a--b/snapshots")), "snapshots");
   EXPECT_EQ(served_name(make("models--a--b/blobs/x")), "x");
@@ -191,7 +191,7 @@ TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-// The second comes before the first was looked at. Two of the same kind are one to the system then.
+// The second signal comes before the first is handled. The system then takes two equal signals for one.
 TEST(ServerProgram, LosesNoSecondSignalThatComesWithTheFirst) {
   for (int round = 0; round < 10; ++round) {
     ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});

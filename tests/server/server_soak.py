@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Many clients at once against a server whose pool holds a quarter of what they need: `python3 tests/server/server_soak.py build`.
 
-Every client sends requests one after the other: a prompt that all share, tokens of its own, a random number of new ones,
-greedy. Some hang up in the middle of their stream. Every answer that was not given up must be the one that the same
-request gets from a server that has one request at a time; in the end no block is held, there were preemptions, and the
-server is well.
+Every client sends requests one after the other: a prompt that all share, then tokens of its own, for a random number of
+new tokens, greedy. Some clients hang up in the middle of their stream. Every complete answer must equal the answer of a
+server that has one request at a time. In the end no block is held, sequences were preempted, and the server is healthy.
 
-As it is it takes less than a minute; `--rounds 200 --most-tokens 200`, say, makes it longer.
+It takes less than a minute; with `--rounds 200 --most-tokens 200`, for example, it takes longer.
 """
 import argparse
 import http.client
@@ -190,13 +189,13 @@ def main():
                         help="which server (default: step4_prefix_cache)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--part", type=int, default=4, help="of the clients that the pool holds, one in ... (default: 4)")
+    parser.add_argument("--part", type=int, default=4, help="the pool holds one in PART of the clients (default: 4)")
     parser.add_argument("--rounds", type=int, default=20, help="requests of each client (default: 20)")
     parser.add_argument("--shared", type=int, default=400, help="tokens that all prompts begin with (default: 400)")
-    parser.add_argument("--most-own", type=int, default=24, help="tokens of a prompt after these, at most (default: 24)")
-    parser.add_argument("--most-tokens", type=int, default=40, help="new tokens, at most (default: 40)")
-    parser.add_argument("--leave", type=float, default=0.05, help="part of the requests that are left (default: 0.05)")
-    parser.add_argument("--host-blocks", type=int, default=64, help="of step 4's host tier (default: 64)")
+    parser.add_argument("--most-own", type=int, default=24, help="the most tokens of a prompt after the shared ones (default: 24)")
+    parser.add_argument("--most-tokens", type=int, default=40, help="the most new tokens of a request (default: 40)")
+    parser.add_argument("--leave", type=float, default=0.05, help="share of the requests that hang up early (default: 0.05)")
+    parser.add_argument("--host-blocks", type=int, default=64, help="blocks of step 4's host tier (default: 64)")
     parser.add_argument("--seed", default="1")
     knobs = parser.parse_args()
 

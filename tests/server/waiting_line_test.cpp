@@ -1,5 +1,5 @@
-// Requests that wait at the server: which body is read next, whose memory is given back, and how long a
-// client that finds the line full is told to stay away. Times are made up.
+// Requests that wait at the server: which body is read next, whose memory is given back, and after how many
+// seconds a refused client may come again. Times are made up.
 #include "common/server/waiting_line.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using Reader = UnreadRequests::Reader;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A client that hears nothing.
+/// A client that ignores its answers.
 class Exchange final : public HttpExchange {
  public:
   Exchange() : HttpExchange({}) {}

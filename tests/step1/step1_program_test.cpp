@@ -1,5 +1,4 @@
-// step1_no_cache as a user runs it: the report's numbers, and one helpful line for everything that is not
-// right.
+// step1_no_cache as a user runs it: the report's numbers, and one helpful line for each mistake.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,12 +38,12 @@ TEST(Step1Program, TheShippedModelIsFoundAndContinuesAPrompt) {
 TEST(Step1Program, CountsEveryRowItComputesAndEveryRowItComputesAgain) {
   const nlohmann::json report =
       report_of({"--model", kTinyModel, "--ids", "5,6,7,8", "--tokens", "5", "--ignore-eos"});
-  // Passes of 4, 5, 6, 7 and 8 rows; all but the newest of each were there before.
+  // Passes of 4, 5, 6, 7 and 8 rows. From the second pass on, all rows but the last are computed again.
   EXPECT_EQ(report["kv_rows"]["computed"], 4 + 5 + 6 + 7 + 8);
   EXPECT_EQ(report["kv_rows"]["recomputed"], 4 + 5 + 6 + 7);
   EXPECT_EQ(report["timing"]["prefill_tokens"], 4);
   EXPECT_EQ(report["timing"]["decode_tokens"], 4);
-  // Of five passes four are decode passes: the first token came out of the prefill, the last never goes in.
+  // Four of five passes decode: the prefill gives the first token, and the last token is never fed back.
   EXPECT_EQ(report["timing"]["decode_pass_ms"].size(), 4U);
   const double decode_ms = report["timing"]["decode_ms"];
   EXPECT_NEAR(report["timing"]["ms_per_token"].get<double>(), decode_ms / 4, 1e-6 * decode_ms);
@@ -116,7 +115,7 @@ TEST(Step1Program, BytesWithoutATokenAreLeftOutAndNoted) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "note: prompt 1: bytes left out, for which the vocabulary has no token: 2\n");
   EXPECT_EQ(nlohmann::json::parse(result.out)["sequences"][0]["prompt_ids"], (std::vector<int>{64, 65}));
-  // What is refused is told in one line alone.
+  // A refusal is a single line.
   const ProgramResult nothing =
       run_with({"a\x04"
                 "b",
@@ -160,7 +159,7 @@ TEST(Step1Program, WhatWasNotMeasuredIsNullAndNotZero) {
   }
 }
 
-// A prompt may end with what would end an output, here id 0: nothing has been generated yet.
+// A prompt may end with an end-of-sequence id, here id 0, because nothing has been generated yet.
 TEST(Step1Program, APromptThatEndsWithAnEndOfSequenceIsPrefilledAndContinued) {
   for (const char* step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
     const auto sequence = [&](const char* tokens) {
@@ -215,8 +214,8 @@ std::uint64_t hash_of_bits(const nlohmann::json& numbers) {
   return hash;
 }
 
-// Attention takes the context in chunks and merges them in order; chunks of another size give other bits, in
-// all steps alike, so that no comparison between steps can see it. Long enough for several chunks.
+// Attention takes the context in chunks and merges them in order. Chunks of another size give other bits,
+// alike in all steps, so no comparison between steps shows it. This prompt is long enough for several chunks.
 TEST(Step1Program, TheLogitsOfALongPromptHaveTheBitsThatTheyAlwaysHad) {
   std::string ids = "1";
   for (int n = 1; n < 200; ++n) ids += "," + std::to_string(n * 37 % 1000);

@@ -1,5 +1,5 @@
-// Step 2: one reservation per sequence, each with its own length. Each mistake that is easily made here has a
-// test that is named after it.
+// Step 2: one reservation per sequence, each sequence with its own length. Mistakes that are easily made here
+// have tests named after them.
 #include "step2_flat_cache/flat_cache.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ struct FlatCache {
 
 // ---- the pitfalls, by number ----
 
-// 1: with 2 layers and 3 tokens, layer 1 would start at row 3 and read three rows of zeros first.
+// 1: the length advances in every layer. With 2 layers and 3 tokens, layer 1 starts at row 3 and reads three
+// rows of zeros first.
 TEST(FlatCache, TheLengthAdvancesOncePerPassAndNotOncePerLayer) {
   MadeUpLayers layers(3, {4, 2, 8});
   layers.add(0, 8, 1);

@@ -1,5 +1,5 @@
-// step2_flat_cache as a user runs it: the ids of step 1, what a reservation costs, and how a sequence ends
-// that has outgrown its own.
+// step2_flat_cache as a user runs it: the ids of step 1, the cost of a reservation, and how a sequence ends
+// that has outgrown its reservation.
 #include <gtest/gtest.h>
 
 #include "tests/support/report_of.h"

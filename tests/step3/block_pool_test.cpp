@@ -1,5 +1,5 @@
-// The pool of blocks: the order in which blocks are reused, and that exhaustion, a second free and a foreign
-// free are results, not accidents.
+// The pool of blocks: the order in which blocks are used again. An empty pool, a second free and a foreign
+// free have defined results.
 #include "step3_paged/block_pool.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// What `call` throws as a std::logic_error; "" if it does not.
+/// The message of the std::logic_error that `call` throws; "" if it throws none.
 template <typename Call>
 std::string fault_of(const Call& call) {
   try {

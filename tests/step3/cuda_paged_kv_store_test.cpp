@@ -1,5 +1,5 @@
-// Step 3's storage on the GPU beside that on the CPU: given the same plans, both hold the same bytes, and
-// attention has the same bits whether K and V lie in blocks, are gathered first or always lay together.
+// Step 3's storage on the GPU beside that on the CPU: after the same plans both hold the same bytes.
+// Attention has the same bits whether K and V lie in blocks, are gathered first, or lie one after the other.
 #include "step3_paged/cuda_paged_kv_store.h"
 #include "step3_paged/paged_manager.h"
 
@@ -28,7 +28,7 @@ float tolerance(DType dtype) {
   return dtype == DType::f32 ? 1e-5F : dtype == DType::f16 ? 4e-3F : 3e-2F;
 }
 
-/// A store whose memory can be looked at and spoiled.
+/// A store whose memory a test can read and overwrite.
 template <typename Store>
 class Open : public Store {
  public:
@@ -241,7 +241,7 @@ TEST_F(CudaPagedKvStoreTest, PrefillsOfEveryLengthAgreeForEveryNumberOfKvHeads) 
   }
 }
 
-// KN1: the pools full of NaN, or of keys that would take the whole softmax.
+// KN1: pools full of NaN, or of keys so large that they would take the whole softmax.
 TEST_F(CudaPagedKvStoreTest, TheUnusedSlotsOfTheLastBlockTakeNoPart) {
   for (const std::int64_t block_size : {1, 4, 7}) {
     MadeUpLayers layers = made_up(2, 3 * block_size + 2, 1);

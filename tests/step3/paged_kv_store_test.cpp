@@ -1,6 +1,6 @@
-// Step 3's storage: rows scattered to slots come back byte for byte, attention through a block table has the
-// bits of attention over keys and values that lie one after the other, and nothing that is not a sequence's
-// own is ever read.
+// Step 3's storage: rows that were scattered to slots come back byte for byte. Attention through a block
+// table has the bits of attention over keys and values that lie one after the other. It reads only the
+// sequence's own slots.
 #include "step3_paged/paged_kv_store.h"
 #include "step3_paged/paged_manager.h"
 
@@ -23,7 +23,7 @@ constexpr std::int64_t kBlockSizes[] = {1, 2, 3, 7, 16, 17, 64};
 constexpr AttentionPath kPaths[] = {AttentionPath::gather, AttentionPath::paged};
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// A store whose memory can be looked at and spoiled.
+/// A store whose memory a test can read and overwrite.
 class OpenStore : public PagedKvStore {
  public:
   OpenStore(MadeUpLayers& layers, const PagedShape& shape, DType dtype, Settings settings = {})

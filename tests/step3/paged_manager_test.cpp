@@ -1,5 +1,5 @@
-// Step 3's bookkeeping: block tables that grow when they must and only then, refusals that change nothing,
-// and nothing lost. Each mistake that is easily made here has a test that is named after it.
+// Step 3's bookkeeping: block tables grow exactly when they must, a refusal changes nothing, and no block is
+// lost. Mistakes that are easily made here have tests named after them.
 #include "step3_paged/paged_manager.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<std::int32_t> some_ids(std::int64_t length) {
   return ids;
 }
 
-/// A manager and one-line ways to use it; sequences are given by their length after the pass.
+/// A manager, and one-line calls of it. A sequence is given by its length after the pass.
 class Books {
  public:
   struct Length {
@@ -37,7 +37,7 @@ class Books {
     return manager.plan(work);
   }
 
-  /// False if it does not fit; else the pass is planned and committed.
+  /// Plans and commits a pass. False if it does not fit.
   bool store(const std::vector<Length>& lengths) {
     const std::optional<PassPlan> pass = plan(lengths);
     if (pass) manager.commit(*pass);
@@ -45,7 +45,7 @@ class Books {
     return pass.has_value();
   }
 
-  /// The slot that the next token of a sequence gets; the plan is taken back.
+  /// The slot that the next token of a sequence would get; the plan is aborted.
   std::int64_t next_slot(std::int32_t sequence) {
     const std::optional<PassPlan> pass = plan({{sequence, manager.length(sequence) + 1}});
     manager.abort(pass.value());
@@ -152,7 +152,7 @@ TEST(PagedManager, EverySequenceOfABatchGetsSlotsInItsOwnBlocks) {
   EXPECT_EQ(plan->logits_rows, (std::vector<std::int32_t>{2, 3, 5}));
 }
 
-// 12: nobody gives the blocks back when a sequence ends, and the pool drains.
+// 12: the blocks of an ended sequence are not given back, and the pool drains.
 TEST(PagedManager, TenThousandSequencesLaterEveryBlockIsFree) {
   std::mt19937 random(12);
   Books books(9, 4);

@@ -1,5 +1,5 @@
-// Many sequences in one small pool, from the outside: who is preempted, that the oldest always gets on, that
-// nothing is told twice, and that every way to end gives all blocks back.
+// Many sequences in one small pool, seen from outside: which are preempted, that the oldest always gets on,
+// that no token is told twice, and that every way to end gives all blocks back.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBlockSize = 4;
 
-/// A manager that notes who gave blocks back, and how often it was asked.
+/// A manager that notes which sequences gave blocks back, and how often a plan was asked for.
 class WatchedManager final : public KvManager {
  public:
   explicit WatchedManager(std::int64_t blocks) : manager_({blocks, kBlockSize, 1}) {}
@@ -112,7 +112,7 @@ TEST_F(PagedRun, TheOldestGetsATokenInEveryRound) {
     while (oldest < left.size() && left[oldest] == 0) ++oldest;
   }
   EXPECT_EQ(oldest, 5U);
-  // A sequence comes back only when there is room for its next token, so each stay gives at least one.
+  // A sequence comes back only with room for its next token, so each stay gives at least one token.
   EXPECT_LE(report.counters.preemptions, 4 * 30);
 }
 

@@ -1,4 +1,4 @@
-// How large a pool is where nobody says it, and what is refused. Chapter: step3_paged/README.md.
+// The default size of a pool, and the sizes that are refused. Chapter: step3_paged/README.md.
 #include "step3_paged/sizing.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,7 @@
 namespace kvcache {
 namespace {
 
-/// A program in whose pool `count` requests and a pinned prefix are to fit, each request a block of one
-/// token.
+/// A program whose pool must hold `count` requests of one token and a pinned prefix.
 class PoolSize : public testing::Test {
  protected:
   PoolSize() {

@@ -1,5 +1,5 @@
 // step3_paged as a user runs it: the ids of step 1 from pools of every size down to the smallest possible,
-// what a pool costs, who waits, who is preempted, and who is refused.
+// the cost of a pool, and which sequences wait, are preempted, or are refused.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -266,7 +266,7 @@ TEST(Step3Program, ThePoolCanBeGivenAsBytes) {
 
 TEST(Step3Program, APoolThatCannotBeIsRefusedInOneLineWithTheNumbers) {
   expect_refusal({"--block-size", "4", "--kv-memory", "8191"}, 2,
-                 {"8191", "8192", "--kv-memory", "give at least these, or a smaller --block-size"});
+                 {"8191", "8192", "--kv-memory", "give at least that, or a smaller --block-size"});
   expect_refusal({"--kv-memory", "auto"}, 2, {"--kv-memory auto", "--device cuda"});
   expect_refusal({"--kv-memory", "900TiB"}, 2, {"memory"});
   expect_refusal({"--kv-memory", "9223372036854775807GiB"}, 2, {"--kv-memory"});

@@ -1,5 +1,5 @@
-// Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte,
-// while the GPU computes and the host waits for nothing.
+// Step 4's storage on the GPU beside that on the CPU: blocks go to the host tier and come back byte for byte
+// while the GPU computes, and the host does not wait.
 #include "step4_prefix_cache/cuda_tiered_kv_store.h"
 
 #include <gtest/gtest.h>
@@ -28,8 +28,7 @@ ModelConfig config_of(std::int64_t layers, AttentionShape heads) {
   return config;
 }
 
-/// What a few passes bring, made up, on both devices: numbers for q, K and V. Pass after pass takes the next
-/// of them.
+/// Made-up numbers for q, K and V of a few passes, on both devices. Each pass takes the next ones.
 class MadeUpPasses {
  public:
   MadeUpPasses(const ModelConfig& config, std::int64_t most_rows, DType dtype, std::uint32_t seed,
@@ -90,7 +89,7 @@ class MadeUpPasses {
   std::vector<Numbers> numbers_;
 };
 
-/// A step 4 cache with a store on each device that get the same.
+/// A step 4 cache with a store on each device; both stores get the same numbers.
 class TieredTwins {
  public:
   TieredTwins(const ModelConfig& config, const TieredSizes& sizes, DType dtype, DebugFill fill,
@@ -131,7 +130,7 @@ class TieredTwins {
     return made;
   }
 
-  /// Of the GPU's blocks, which must hold what the CPU's do.
+  /// The checksums of the GPU's blocks, which must equal the CPU's.
   std::vector<std::uint64_t> checksums(const std::vector<std::int32_t>& blocks) {
     std::vector<std::uint64_t> sums;
     for (const std::int32_t block : blocks) {
@@ -179,16 +178,16 @@ class CudaTieredKvStoreTest : public OnGpu {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, TieredStore, CudaTieredKvStoreTest);
 
-/// Large enough for a move to take a while, and for a race to show.
+/// So large that a move takes a while, and a race shows.
 const ModelConfig kLarge = config_of(8, {8, 8, 64});
 
-// SW1: six blocks for four prompts of three, which push each other out to the host tier again and again.
+// SW1: six blocks for four prompts of three blocks, which move each other to the host tier again and again.
 TEST_F(CudaTieredKvStoreTest, BlocksReusedAtOnceOverManyPassesKeepWhatIsTheirs) {
   constexpr std::int64_t kBlockSize = 16, kPrompt = 3 * kBlockSize, kRounds = 60;
   constexpr std::int64_t kScratchBytes = 256 << 20;
   const cuda::DeviceBuffer<std::byte> scratch(kScratchBytes, "a test");
   MadeUpPasses passes(kLarge, kPrompt + 1, DType::f32, seed_, device());
-  // The GPU is behind the host, or it is idle when the moves come.
+  // When the moves come, the GPU is behind the host, or idle.
   for (const bool behind : {true, false}) {
     SCOPED_TRACE(behind ? "the GPU is behind" : "the GPU is idle");
     TieredTwins cache(kLarge, {6, kBlockSize, 16}, DType::f32, DebugFill::none, passes, device());
@@ -215,7 +214,7 @@ TEST_F(CudaTieredKvStoreTest, BlocksReusedAtOnceOverManyPassesKeepWhatIsTheirs) 
   }
 }
 
-// SW1 and SW7, seen from the answers: waiting after every pass must change none.
+// SW1 and SW7, seen from the answers: a wait after every pass must change none of them.
 TEST_F(CudaTieredKvStoreTest, TheAnswersAreThoseOfWaitingAfterEveryPass) {
   constexpr std::int64_t kBlockSize = 16, kPrompt = 3 * kBlockSize, kRounds = 60;
   MadeUpPasses passes(kLarge, kPrompt + 1, DType::f32, seed_, device());

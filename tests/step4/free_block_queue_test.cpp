@@ -1,4 +1,4 @@
-// The order in which free blocks are given to someone else, and taking them out of the middle.
+// The order in which free blocks leave the queue, and how a block is taken out of the middle.
 #include "step4_prefix_cache/free_block_queue.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Which host blocks of the host tier hold what, and which one is given up next.
+// The host tier: which host block holds what, and which one is given up next.
 #include "step4_prefix_cache/host_tier.h"
 
 #include <gmock/gmock.h>
@@ -22,13 +22,13 @@ BlockContent content_of(std::int32_t id) {
 HostBlock find(const HostTier& host, std::int32_t id) {
   return host.find(content_of(id).hash, 0, Ids{id});
 }
-/// Stores a block, as the plan does that has set `host_block` aside.
+/// Stores a block in `host_block`, as the plan that has set it aside.
 void store_in(HostTier& host, std::int32_t host_block, std::int32_t id) {
   PrefixIndex evicted(1, 1);
   evicted.insert(0, content_of(id), Ids{id});
   host.store(std::array{BlockCopy{0, host_block}}, evicted);
 }
-/// A whole plan that stores one block; the host block it went to.
+/// Runs a whole plan that stores one block. Returns its host block.
 std::int32_t store(HostTier& host, std::int32_t id) {
   const std::int32_t host_block = host.set_aside_oldest().value();
   store_in(host, host_block, id);
@@ -112,7 +112,7 @@ TEST(HostTier, ATierOfNoHostBlocksTakesNothing) {
 
 // ---- The moves of a plan ----
 
-/// A pool of `total` blocks, the first of which are findable as 1, 2, ... and used by nobody.
+/// A pool of `total` blocks. The first of them are findable as 1, 2, ..., and no sequence uses them.
 SharedBlockPool pool_with_cached(std::int64_t total, std::int32_t cached) {
   SharedBlockPool pool(total, 1);
   for (std::int32_t n = 0; n < cached; ++n) static_cast<void>(pool.allocate());

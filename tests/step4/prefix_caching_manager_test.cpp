@@ -1,5 +1,5 @@
-// Who owns a block, who finds it and who loses it: step 4's bookkeeping without a model. The tests of
-// SharingMistake are named after mistakes that are easily made in code like this.
+// Step 4's bookkeeping without a model: which sequences hold a block, find it, or lose it. The tests of
+// SharingMistake are named after mistakes that are easily made in such code.
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Table = std::vector<std::int32_t>;
 
-/// Everything a plan says.
+/// Everything in a plan.
 std::string as_text(const PassPlan& plan) {
   const auto moves = [](const std::vector<BlockCopy>& list) {
     std::string text;
@@ -31,12 +31,12 @@ std::string as_text(const PassPlan& plan) {
                      moves(plan.swaps_out), moves(plan.swaps_in), moves(plan.copies));
 }
 
-/// Tokens that are in the cache, as a continuation of them would find.
+/// How many of the tokens a continuation of them would find in the cache.
 std::int64_t resident(const CacheInPlay& cache, const Tokens& tokens) {
   return cache.peek(joined(tokens, {-1}));
 }
 
-/// Stores a prompt and lets it go again, so that its full blocks stay behind.
+/// Stores a prompt and frees it, so that its full blocks stay cached.
 void warm(CacheInPlay& cache, const Tokens& tokens) {
   constexpr std::int32_t passing = 1000;
   cache.store(passing, tokens);
@@ -217,13 +217,13 @@ TEST(CopyOnWrite, AForkAtAnyOffsetSeesTheParentUpToTheForkOnly) {
     for (std::int32_t n = 0; n < 5; ++n) cache.append(0, 900 + n);
     EXPECT_EQ(cache.sequences().at(1), at_fork);
     for (std::int32_t n = 0; n < 5; ++n) cache.append(1, 800 + n);
-    // Nothing to copy where the fork's first write opens a block.
+    // No copy if the fork's first write begins a new block.
     EXPECT_EQ(cache.manager.counters().copies, offset % 4 == 0 ? 0 : 1) << offset;
   }
 }
 
 TEST(CopyOnWrite, WritersOfOnePassAreAllButOneCountedAndCopied) {
-  // Four hold one tail and write in one pass: three copies, so three free blocks are needed and enough.
+  // Four sequences share one tail and write in one pass: three copies, so three free blocks are enough.
   for (const std::int64_t spare : {2, 3}) {
     CacheInPlay cache(2 + spare, 4);
     const Tokens prompt = unlike_ids(1, 6);
@@ -242,7 +242,7 @@ TEST(CopyOnWrite, WritersOfOnePassAreAllButOneCountedAndCopied) {
 }
 
 TEST(CopyOnWrite, AWriterIsCountedWhoseBlockIsSharedOnlyByAHitOfTheSamePass) {
-  // 0 computes its last token again, in a block that 1 finds: one copy, and one block for what 1 adds.
+  // 0 computes its last token again, in a block that 1 finds: one copy, and one block for the tokens of 1.
   for (const std::int64_t spare : {1, 2}) {
     CacheInPlay cache(1 + spare, 4);
     const Tokens block = unlike_ids(1, 4);
@@ -256,7 +256,7 @@ TEST(CopyOnWrite, AWriterIsCountedWhoseBlockIsSharedOnlyByAHitOfTheSamePass) {
 }
 
 TEST(CopyOnWrite, TheLastWriterOfAPinnedTailNeedsNoCopy) {
-  // The pinned sequence itself grows, beside one that has found it: of the two who write one copies.
+  // The pinned sequence grows beside a sequence that has found it. Both write, and one of them copies.
   CacheInPlay cache(2, 3);
   cache.store(0, {0});
   cache.pin(0);
@@ -360,7 +360,7 @@ TEST(SharingMistake, TheStaleHashOfARefilledBlockStillAnswers) {
 TEST(SharingMistake, OneHashOneBlockMakesATwinUnfindable) {
   CacheInPlay cache(5, 4);
   const Tokens prompt = unlike_ids(1, 4);
-  // Two at once find nothing yet, so that both compute the same block.
+  // Two sequences in one pass find nothing yet, so both compute the same block.
   cache.pass({{0, prompt}, {1, prompt}});
   ASSERT_NE(cache.table(0)[0], cache.table(1)[0]);
   for (const std::int32_t gone : {0, 1}) {
@@ -425,7 +425,7 @@ TEST(SharingMistake, AHitAfterAMissStillCounts) {
   CacheInPlay cache(16, 4);
   const Tokens p = unlike_ids(1, 4), q = unlike_ids(2, 4), x = unlike_ids(3, 4);
   cache.store(0, joined(p, q));
-  // x is nowhere; q does follow p in the cache, but not x.
+  // x is not cached. In the cache q follows p, not x.
   const PassPlan plan = cache.store(1, joined(joined(p, x), joined(q, {7})));
   EXPECT_EQ(plan.positions.front(), 4);
   EXPECT_EQ(cache.manager.cached_tokens(1), 4);
@@ -442,7 +442,7 @@ TEST(SharingMistake, TheWholePromptIsTakenFromTheCacheAndNoLogitsAreLeft) {
         const PassPlan plan = cache.store(again, prompt);
         EXPECT_EQ(plan.tokens(), length - (length - 1) / block_size * block_size);
         EXPECT_EQ(plan.logits_rows.back(), plan.tokens() - 1);
-        // The token that is computed again goes to a block of its own.
+        // The last token, which is computed again, goes to a block of its own.
         for (const std::int64_t slot : plan.slots)
           EXPECT_EQ(cache.manager.reference_count(static_cast<std::int32_t>(slot / block_size)), 1);
       }
@@ -604,7 +604,7 @@ TEST(SharingMistake, FreedBlocksEnterTheQueueHeadFirst) {
   cache.store(0, prompt);
   const Table blocks = cache.table(0);
   cache.free(0);
-  // The block never used, then the tail of the sequence before its head.
+  // First the unused block, then the sequence's blocks from its tail to its head.
   EXPECT_EQ(cache.manager.free_queue(), (Table{4, blocks[3], blocks[2], blocks[1], blocks[0]}));
   cache.store(1, unlike_ids(2, 8));
   EXPECT_EQ(resident(cache, prompt), 12) << "the end is lost, the beginning can still be shared";
@@ -651,7 +651,7 @@ TEST(SharingMistake, AllocationEvictsTheBlocksJustHit) {
   EXPECT_EQ(plan.positions.front(), 16);
   EXPECT_EQ(resident(cache, q), 8) << "q makes room, not p";
   cache.free(0);
-  // Nor may one sequence of a pass evict what another one of it has hit.
+  // In one pass, a sequence may not evict a block that another sequence has hit.
   CacheInPlay batch(8, 4);
   warm(batch, p);
   warm(batch, q);
@@ -672,7 +672,8 @@ TEST(SharingMistake, AdmissionCountsSharedBlocksAsIfTheyHadToBeAllocated) {
 }
 
 TEST(Admission, OfEqualBlocksOneThatIsInUseIsShared) {
-  // Two hold the same; whoever ends, the other's block is shared, and the free copy can be taken.
+  // Two blocks hold the same. If one of their sequences ends, the other's block is shared, and the free copy
+  // can be taken.
   for (const std::int32_t gone : {0, 1}) {
     CacheInPlay cache(3, 4);
     const Tokens prompt = unlike_ids(1, 4);
@@ -737,7 +738,7 @@ TEST(Preemption, ASequenceComesBackWithAllItsIdsHoweverMuchOfItIsLeft) {
       for (int round = 0; round < 2; ++round) {
         cache.free(0);
         if (lost_blocks > 0) {
-          // Takes what is not findable first, then the tail of the preempted.
+          // Takes blocks that cannot be found first, then the tail of the preempted sequence.
           const std::int64_t unfindable = 4 - length / 4;
           cache.store(1, unlike_ids(20 + round, std::min<std::int64_t>(4, unfindable + lost_blocks) * 4));
           cache.free(1);
@@ -754,7 +755,7 @@ TEST(Preemption, ASequenceComesBackWithAllItsIdsHoweverMuchOfItIsLeft) {
 // ---- Salts ----
 
 TEST(Salt, SequencesShareWithThoseOfEqualSaltAloneHoweverManyHashesCollide) {
-  // With one bit each hash is that of half of the others: the salts are what must be compared.
+  // With one bit, each hash equals half of the others, so the salts themselves must be compared.
   for (const int bits : {64, 8, 1}) {
     CacheInPlay cache(100, 4, {.hash_bits = bits});
     const Tokens prompt = unlike_ids(1, 9);
@@ -1032,7 +1033,7 @@ TEST(SharingMistake, SwapIndexesTheHostPoolByTheBlockIdOfThePool) {
   ASSERT_EQ(out.swaps_out.size(), 2U);
   for (const BlockCopy& move : out.swaps_out) EXPECT_LT(move.to, 2);
   EXPECT_EQ(cache.manager.host_blocks_stored(), 2);
-  // They come back to other blocks than they had.
+  // The contents come back to other blocks than before.
   cache.free(0);
   const PassPlan in = cache.store(3, joined(p, {1}));
   EXPECT_EQ(in.swaps_in.size(), 2U);
@@ -1044,7 +1045,7 @@ TEST(SharingMistake, SwapIndexesTheHostPoolByTheBlockIdOfThePool) {
 }
 
 TEST(SharingMistake, ABlockIsReusedBeforeItsCopyIsDone) {
-  // One pass moves p out and brings q into the same blocks; the order of the moves keeps both.
+  // One pass moves p out of its blocks and q into them; the order of the moves keeps both contents.
   CacheInPlay cache(2, 4, {.host_blocks = 8});
   const Tokens p = unlike_ids(1, 8), q = unlike_ids(2, 8);
   warm(cache, p);
@@ -1087,7 +1088,7 @@ TEST(HostTierOfAManager, AFullHostTierFallsBackToComputing) {
   EXPECT_EQ(filler.swaps_out.size(), 2U);
   EXPECT_EQ(cache.manager.counters().evictions, 5);
   cache.free(1);
-  // The beginning of p was used last, so that is what the two host blocks keep.
+  // The beginning of p was used last, so the two host blocks keep it.
   const PassPlan plan = cache.store(0, p);
   EXPECT_EQ(plan.positions.front(), 8);
 }

@@ -1,7 +1,7 @@
-// Step 4's bookkeeping against a plain model of what should be true: blocks and host blocks are keyed by the
-// salt and the whole prefix that they hold, everything is a list that is searched. No hash, no identity, no
-// undo. Random operations drive both; after each one all that can be seen must be equal and the invariants
-// must hold.
+// Step 4's bookkeeping against a plain model of what should be true. The model keys blocks and host blocks by
+// the salt and the whole prefix that they hold, and searches lists; it has no hash, no identity and no undo.
+// Random operations drive both. After each one, everything visible must be equal and the invariants must
+// hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ bool take_out(List& list, const Value& value) {
   return true;
 }
 
-/// Two prefixes are the same if their tokens and their salts are.
+/// Two prefixes are equal if their tokens and their salts are equal.
 Tokens under_salt(const std::string& salt, const Tokens& tokens) {
   Tokens prefix(salt.begin(), salt.end());
   prefix.push_back(-1);  // no token, so that salt and tokens cannot be mistaken for each other
@@ -42,12 +42,12 @@ class PlainModel {
     for (std::int32_t block = 0; block < blocks; ++block) queue_.push_back(block);
   }
 
-  /// How many tokens of a new sequence need not be computed.
+  /// How many tokens of a new sequence are found.
   std::int64_t cached(const Tokens& tokens, const std::string& salt) const {
     return find(tokens, salt).tokens;
   }
 
-  /// What of `plan` is not as it should be, "" if nothing; the model has then made the pass too.
+  /// The fault in `plan`, "" if there is none; then the model has made the pass, too.
   std::string follow(const std::map<std::int32_t, Tokens>& wanted,
                      const std::map<std::int32_t, std::string>& salts, const std::optional<PassPlan>& plan) {
     const std::int64_t needed = demand(wanted, salts);
@@ -67,7 +67,7 @@ class PlainModel {
         sequence.salt = salts.at(id);
         for (std::size_t n = 0; n < found[id].choices.size(); ++n) {
           std::int32_t block = plan->block_table[s * static_cast<std::size_t>(plan->table_width) + n];
-          // The last one may be a copy by now; it is what was copied that must be right.
+          // The last block may be a copy by now; then the block it was copied from must be right.
           for (const BlockCopy& copy : plan->copies) block = copy.to == block ? copy.from : block;
           if (std::ranges::count(found[id].choices[n], block) == 0) return "a hit on a wrong block";
           take_out(queue_, block);
@@ -159,7 +159,7 @@ class PlainModel {
     if (pinned_ == id) pinned_.reset();
   }
 
-  /// The blocks of `tokens` from number `first` on are not to be found any more, once nobody uses them.
+  /// The blocks of `tokens` from number `first` on can no longer be found, once no sequence uses them.
   void discard(std::int32_t id, const std::string& salt, const Tokens& tokens, std::int64_t first) {
     if (sequences_.contains(id)) free(id);
     const auto full = static_cast<std::int64_t>(tokens.size()) / block_size_;
@@ -189,7 +189,7 @@ class PlainModel {
     pinned_ = id;
   }
 
-  /// What can be seen of `manager` and is not as it should be.
+  /// The visible fault of `manager`, "" if there is none.
   std::string difference(const PrefixCachingManager& manager) const {
     if (!std::ranges::equal(manager.free_queue(), queue_))
       return fmt::format("the queue is {} and must be {}", manager.free_queue(), queue_);
@@ -229,7 +229,7 @@ class PlainModel {
     std::string salt = {};
   };
   struct Found {
-    // For each block that is hit those that hold the same: those in use, else all.
+    // For each hit, the blocks that hold the same: those in use, or all if none is in use.
     std::vector<std::vector<std::int32_t>> choices;
     std::vector<Tokens> in_host;  // prefixes to bring back
     std::int64_t tokens = 0;
@@ -238,8 +238,8 @@ class PlainModel {
   bool is_held(const Tokens& prefix) const {
     return std::ranges::count(held_, prefix) + std::ranges::count(host_, prefix) > 0;
   }
-  /// If a prefix is not held any more, what was computed after it is never found again, even if the prefix is
-  /// computed anew: a mark, which no sequence has, keeps it apart.
+  /// After a prefix is lost, blocks computed after it are never found again, even if the prefix is computed
+  /// anew: a mark that no sequence has keeps them apart.
   void mark_what_follows(const Tokens& gone) {
     if (gone.empty() || is_held(gone)) return;
     ++marks_;
@@ -297,7 +297,7 @@ class PlainModel {
     return found;
   }
 
-  /// Blocks that `wanted` takes out of the queue, exactly, the watermark included.
+  /// The exact number of blocks that `wanted` takes out of the queue, with the watermark.
   std::int64_t demand(const std::map<std::int32_t, Tokens>& wanted,
                       const std::map<std::int32_t, std::string>& salts) const {
     std::int64_t blocks = 0;
@@ -323,14 +323,15 @@ class PlainModel {
         ++hit[found.choices.back().front()];
       }
     }
-    // Of those who share a tail and write to it, the last one who holds it needs no copy.
+    // Of the sequences that share a tail and write to it, the last holder needs no copy.
     for (const auto& [block, count] : writers) blocks += std::min(count, references(block) + hit[block] - 1);
     const bool beside_others = sequences_.size() > (pinned_ ? 1U : 0U) || wanted.size() > 1;
     if (admits && beside_others) blocks += static_cast<std::int64_t>(held_.size()) / 100;
     return blocks + std::ssize(revived);
   }
 
-  /// The prefixes of the `evicted` enter the host tier in the order of their last use; how many.
+  /// Moves the prefixes of the `evicted` blocks to the host tier, in the order of their last use. Returns how
+  /// many.
   std::int64_t move_to_host(const std::vector<std::int32_t>& evicted, const std::list<Tokens>& coming_back) {
     for (const Tokens& prefix : coming_back) take_out(host_, prefix);
     std::list<Tokens> entering;
@@ -385,7 +386,7 @@ class RandomLife {
         cache_(setting.blocks, setting.block_size, setting.sharing),
         model_(setting.blocks, setting.block_size, setting.sharing) {}
 
-  /// "" or what went wrong.
+  /// The first fault, or "".
   std::string step() {
     std::string wrong;
     const std::int64_t chance = below(100);
@@ -444,7 +445,7 @@ class RandomLife {
   std::string any_salt() {
     return std::array{"", "", "", "alice", "mallory"}[static_cast<std::size_t>(below(5))];
   }
-  /// Of a sequence to come, with its salt.
+  /// The tokens and the salt of a new sequence.
   std::int32_t new_id() {
     cache_.salts[next_id_] = any_salt();
     return next_id_++;
@@ -460,7 +461,7 @@ class RandomLife {
       tokens.push_back(static_cast<std::int32_t>(below(2)));
     return tokens;
   }
-  /// Mostly the beginning of something seen before and then something else.
+  /// Mostly the beginning of an earlier sequence, then other tokens.
   Tokens new_prompt() {
     Tokens prompt;
     if (!seen_.empty() && below(4) > 0) {
@@ -469,7 +470,7 @@ class RandomLife {
     }
     return with_random_tail(prompt, 2 * setting_.block_size + 1);
   }
-  /// Some of the sequences, each with some more tokens, and now and then a new one among them.
+  /// Some of the sequences, each with some more tokens, and sometimes a new one.
   std::map<std::int32_t, Tokens> grown_sequences() {
     std::map<std::int32_t, Tokens> wanted;
     const std::int64_t most = below(3) == 0 ? 2 * setting_.block_size : 1;
@@ -480,7 +481,7 @@ class RandomLife {
     if (wanted.empty()) wanted[new_id()] = new_prompt();
     return wanted;
   }
-  /// Both write to the prefix's tail.
+  /// Both sequences write to the prefix's tail.
   std::map<std::int32_t, Tokens> pinned_prefix_and_one_that_begins_with_it() {
     const Tokens prefix = cache_.sequences().at(*pinned_);
     const std::int32_t other = new_id();
@@ -563,7 +564,7 @@ TEST(PrefixCachingRandom, AManagerIsWhatAPlainModelSaysAfterEveryOperation) {
     discards += life.discards;
     ++seed;
   }
-  // It was worth doing: everything happened, often.
+  // Every kind of event has happened often.
   EXPECT_GE(all_operations, 100000);
   for (const std::int64_t count : {total.prefix_hits, total.evictions, total.copies, total.swaps_out,
                                    total.swaps_in, refusals, aborts, discards})

@@ -1,5 +1,5 @@
 // How much of a new sequence is found: the walk along its blocks, in the pool, the host tier and the pinned
-// prefix, and the hashes it asks for.
+// prefix, and the hashes that it needs.
 #include "step4_prefix_cache/prefix_finder.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using Ids = std::vector<std::int32_t>;
 
-/// A pool and a host tier with blocks of two tokens, and who looks in them.
+/// A pool and a host tier with blocks of two tokens, and a finder.
 struct Cache {
   SharedBlockPool pool{8, 2};
   HostTier host{4, 2};
@@ -31,7 +31,7 @@ struct Cache {
     pool.publish(block, finder().content_of(parent, ids), ids);
     return block;
   }
-  /// A host block that does.
+  /// A host block that holds `ids` after `parent`.
   std::int32_t store(const BlockParent& parent, const Ids& ids) {
     BlockContent content = finder().content_of(parent, ids);
     if (content.identity == 0) content.identity = pool.new_identity();
@@ -87,7 +87,7 @@ TEST(PrefixFinder, GoesFromThePoolToTheHostTierAndEndsAtTheFirstBlockThatIsNowhe
 }
 
 TEST(PrefixFinder, TakesNothingFromThePoolBehindAHostBlock) {
-  // A table is filled from the front: blocks of the pool first, then those that are brought back.
+  // The table is filled from the front: first blocks of the pool, then blocks from the host tier.
   Cache cache;
   const std::int32_t first = cache.store({}, {1, 2});
   cache.publish(cache.host_parent(first), {3, 4});

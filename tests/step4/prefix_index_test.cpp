@@ -1,4 +1,4 @@
-// Finding blocks by what they hold: several blocks of one hash, and hashes that collide.
+// Finding blocks by their content: several blocks of one hash, and hashes that collide.
 #include "step4_prefix_cache/prefix_index.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The states of a block that sequences share, each way between them, and what the pool refuses.
+// The states of a block that sequences can share, every change between them, and what the pool refuses.
 #include "step4_prefix_cache/shared_block_pool.h"
 
 #include <gmock/gmock.h>
@@ -19,13 +19,13 @@ using Ids = std::vector<std::int32_t>;
 BlockContent content_of(std::int32_t id) {
   return {static_cast<std::uint64_t>(id) * 100, 0, 0};
 }
-/// A block in use, of a plan that is final.
+/// A block in use, after its plan was committed.
 std::int32_t taken(SharedBlockPool& pool) {
   const std::int32_t block = pool.allocate();
   pool.settle();
   return block;
 }
-/// The same, full and findable.
+/// A block in use that is full and findable.
 std::int32_t published(SharedBlockPool& pool, std::int32_t id) {
   const std::int32_t block = taken(pool);
   pool.publish(block, content_of(id), Ids{id});
@@ -35,7 +35,7 @@ void release(SharedBlockPool& pool, std::int32_t block) {
   pool.release(Ids{block});
 }
 
-/// What `change` is refused with, "" if it is not.
+/// The message with which `change` is refused; "" if it is not.
 std::string refusal(const std::function<void()>& change) {
   try {
     change();

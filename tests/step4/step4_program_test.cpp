@@ -1,5 +1,5 @@
-// step4_prefix_cache as a user runs it: whatever is shared, evicted, copied, moved or computed again, ids and
-// logits are those of step 1, bit for bit.
+// step4_prefix_cache as a user runs it: ids and logits are those of step 1, bit for bit, whatever is shared,
+// evicted, copied, moved or computed again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ Json report_of(const std::string& step, const Arguments& arguments) {
   return kvcache::report_of(step, joined({"--model", kTinyModel, "--ignore-eos"}, arguments));
 }
 
-/// Runs step 4 and looks at what must hold of every report.
+/// Runs step 4 and checks what must be true of every report.
 Json report_of(const Arguments& arguments, std::int64_t pinned_blocks = 0) {
   const Json report = report_of(kStep, arguments);
   const Json& blocks = report["blocks"];
@@ -58,7 +58,7 @@ void expect_same_answers(const Json& report, const Json& expected) {
   }
 }
 
-/// `count` ids in the vocabulary that depend on `kind` from the first on.
+/// `count` ids of the vocabulary. Ids of different `kind` differ from the first on.
 std::vector<std::int64_t> ids_of(std::int64_t kind, std::int64_t count) {
   std::vector<std::int64_t> ids;
   for (std::int64_t n = 0; n < count; ++n) ids.push_back((kind * 37 + n * (kind + 5) + 1) % 700);
@@ -164,7 +164,7 @@ TEST(Step4Program, NoSettingChangesAnAnswer) {
 
 TEST(Step4Program, ASmallPoolEvictsAndCountsIt) {
   const Arguments x = as_option(ids_of(6, 60)), y = as_option(ids_of(7, 60));
-  // Each takes the whole pool, so that each finds nothing of itself.
+  // Each takes the whole pool, so none finds its own blocks.
   const Arguments arguments = joined(joined(joined(x, y), x), {"--tokens", "4", "--num-blocks", "4"});
   const Json report = report_of(arguments);
   expect_same_answers(report, report_of(joined(arguments, {"--prefix-cache", "off"})));
@@ -289,7 +289,8 @@ TEST_F(SystemPrompt, CountsInTheMemoryReport) {
 }
 
 TEST_F(SystemPrompt, APromptThatCannotFitBesideItIsRefusedAndOneThatJustFitsRuns) {
-  // Blocks of one token, so that the numbers are plain: the prefix, and what a prompt does not share with it.
+  // Blocks of one token make the numbers plain: the prefix, and the tokens that a prompt does not share with
+  // it.
   const auto run_in = [&](std::int64_t blocks, const std::string& prompt) {
     return run_step(kStep, joined(kModel, {"--prompt", prompt, "--system-prompt", text_, "--tokens", "1",
                                            "--block-size", "1", "--num-blocks", std::to_string(blocks)}));

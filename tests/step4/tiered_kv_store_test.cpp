@@ -1,5 +1,5 @@
 // Step 4's storage on the CPU: blocks go to the host tier and come back byte for byte, and copy-on-write
-// copies K and V of every layer. V is clearly unlike K throughout, so that one taken for the other shows.
+// copies K and V of every layer. V is clearly unlike K, so that a mix-up shows.
 #include <gtest/gtest.h>
 
 #include "common/cpu/cpu_backend.h"

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: opens them at a width, and tells what went wrong on them.
+"""A headless Chromium for tests of pages: opens a page at a width, and collects the errors on it.
 
 It speaks the WebDriver protocol with chromedriver over HTTP, so it needs nothing but Python. `missing_tools` says why
 it cannot run here; a test then skips itself with that reason.

@@ -1,7 +1,7 @@
 /// @file
-/// Step 4's bookkeeping at work without a model. In place of K and V each slot keeps a number that depends,
-/// as K and V do, on the token and on all tokens before it, and on the salt of its sequence besides, so that
-/// sharing across salts is seen; after every pass each sequence must read its own.
+/// Step 4's bookkeeping at work without a model. In place of K and V, each slot keeps a number that depends
+/// on the token and on all tokens before it, as K and V do. It also depends on the sequence's salt, so that
+/// sharing across salts shows. After every pass each sequence must read its own numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ inline Tokens joined(Tokens first, const Tokens& second) {
   return first;
 }
 
-/// The first `count` of them.
+/// The first `count` of `ids`.
 inline Tokens first_of(const Tokens& ids, std::int64_t count) {
   return {ids.begin(), ids.begin() + count};
 }
@@ -49,7 +49,7 @@ class CacheInPlay {
         pool_(static_cast<std::size_t>(blocks), std::vector<std::uint64_t>(block_size_)),
         host_(static_cast<std::size_t>(settings.host_blocks), std::vector<std::uint64_t>(block_size_)) {}
 
-  /// One pass over several sequences, planned, run and committed; nothing if it is refused.
+  /// Plans, runs and commits one pass over several sequences; nothing if it is refused.
   std::optional<PassPlan> pass(const std::map<std::int32_t, Tokens>& wanted) {
     std::optional<PassPlan> plan = manager.plan(work_of(wanted));
     if (!plan) return plan;
@@ -79,7 +79,7 @@ class CacheInPlay {
     tokens_.erase(sequence);
     check();
   }
-  /// @param tokens  of a sequence that is there or was
+  /// @param tokens  of a sequence that holds blocks, or held some
   void discard(std::int32_t sequence, const Tokens& tokens, std::int64_t cached_tokens = 0) {
     manager.discard({sequence, tokens, salt_of(sequence)}, cached_tokens);
     tokens_.erase(sequence);
@@ -98,7 +98,7 @@ class CacheInPlay {
     check();
   }
 
-  /// What the store does with a plan.
+  /// Does what a store does with a plan.
   void run(const PassPlan& plan) {
     for (const BlockCopy& move : plan.swaps_out) host_.at(index(move.to)) = pool_.at(index(move.from));
     for (const BlockCopy& move : plan.swaps_in) pool_.at(index(move.to)) = host_.at(index(move.from));
@@ -115,7 +115,7 @@ class CacheInPlay {
     }
   }
 
-  /// The bookkeeping is in order, and every sequence would read its own K and V.
+  /// Expects that the bookkeeping is in order, and that every sequence would read its own K and V.
   void check() const {
     ASSERT_NO_THROW(manager.check_invariants());
     const BlocksReport blocks = manager.blocks();
@@ -132,7 +132,7 @@ class CacheInPlay {
     }
   }
 
-  /// All that can be seen of the manager, to compare before and after.
+  /// Everything visible of the manager, to compare before and after.
   std::string observed() const {
     const CountersReport counters = manager.counters();
     const BlocksReport blocks = manager.blocks();
@@ -165,7 +165,7 @@ class CacheInPlay {
   const std::map<std::int32_t, Tokens>& sequences() const { return tokens_; }
 
   PrefixCachingManager manager;
-  std::map<std::int32_t, std::string> salts;  // of sequences that bring one
+  std::map<std::int32_t, std::string> salts;  // of sequences that have one
 
  private:
   std::string_view salt_of(std::int32_t sequence) const {

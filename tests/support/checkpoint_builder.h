@@ -1,8 +1,7 @@
 /// @file
 /// Makes small checkpoints for tests: a configuration, random tensors under the names that transformers uses,
-/// and the files. Written apart from the loader on purpose, so that both must agree on names, shapes and
-/// layout. A test changes what it wants (`config["head_dim"] = 32`, `tensors.erase(...)`) between making and
-/// saving.
+/// and the files. It shares no code with the loader, so the two must agree on names, shapes and layout. A
+/// test changes what it wants (`config["head_dim"] = 32`, `tensors.erase(...)`) between making and saving.
 #pragma once
 
 #include <cmath>
@@ -24,7 +23,7 @@
 
 namespace kvcache::test {
 
-/// A safetensors file of any header and data, right or wrong.
+/// A safetensors file with any header and data, right or wrong.
 inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
   const std::uint64_t length = header.size();
   std::string bytes(sizeof length, '\0');
@@ -32,7 +31,7 @@ inline std::string safetensors_bytes(std::string_view header, std::string_view d
   return bytes.append(header).append(data);
 }
 
-/// A tensor to be stored: `values` rounded to `dtype` ("F32", "F16" or "BF16"), or, for other types, `raw`.
+/// A tensor to be stored: `values` rounded to `dtype` ("F32", "F16", "BF16"), or `raw` for other types.
 struct TestTensor {
   std::string dtype;
   std::vector<std::int64_t> shape;
@@ -52,8 +51,8 @@ struct TestTensor {
 
 using TestTensors = std::map<std::string, TestTensor>;
 
-/// A valid file of `tensors`, packed in the order of their names. `padding` spaces after the header move the
-/// data to any alignment.
+/// A valid file of `tensors`, in the order of their names. `padding` spaces after the header give the data
+/// any alignment.
 inline std::string safetensors_bytes(const TestTensors& tensors, std::size_t padding = 0,
                                      const nlohmann::json& metadata = {{"format", "pt"}}) {
   nlohmann::json header = {{"__metadata__", metadata}};
@@ -117,8 +116,8 @@ class TestCheckpoint {
     return "model-" + five(shard + 1) + "-of-" + five(shards) + ".safetensors";
   }
 
-  /// The same in `shards` files with an index; tensors go round in the order of their names. Returns the
-  /// index.
+  /// Writes the checkpoint as `shards` files with an index. In the order of their names, the tensors go to
+  /// the files in turn. Returns the index.
   nlohmann::json save_sharded(const std::filesystem::path& folder, std::size_t shards) const {
     save_configs(folder);
     std::vector<TestTensors> parts(shards);
@@ -195,7 +194,7 @@ class TestCheckpoint {
   std::mt19937_64 random_;
 };
 
-/// The message of the Error that `action` throws; "" when it throws nothing. Other exceptions pass.
+/// The message of the Error that `action` throws; "" if it throws nothing. Other exceptions pass.
 template <typename Error, typename Action>
 std::string message_of(Action action) {
   try {

@@ -1,5 +1,5 @@
 /// @file
-/// The checkpoints that come with the project, and copies of them that a test may spoil.
+/// The checkpoints that come with the project, and copies of them that a test may change.
 #pragma once
 
 #include <filesystem>
@@ -12,28 +12,28 @@
 
 namespace kvcache {
 
-/// Names of the folders under tests/reference, one for each kind of model that behaves differently.
+/// The folders under tests/reference, one for each kind of model that behaves differently.
 inline std::vector<std::string> tiny_checkpoints() {
   return {"llama-gqa", "llama-mha", "llama3-rope", "qwen2-bias", "qwen3-sharded", "qwen3-tied"};
 }
 
-/// The folder of one of them, or that of the shipped model: "fairytale".
+/// The folder of such a checkpoint, or that of the shipped model: "fairytale".
 inline std::filesystem::path checkpoint_folder(const std::string& name) {
   const std::filesystem::path root = SOURCE_DIR;
   return name == "fairytale" ? root / "common/fairytale" : root / "tests/reference" / name;
 }
 
-/// What Hugging Face transformers answered with a checkpoint.
+/// The answers of Hugging Face transformers for a checkpoint.
 inline nlohmann::json answers_of(const std::string& name, const std::string& file = "expected.json") {
   return nlohmann::json::parse(
       read_file(std::filesystem::path(SOURCE_DIR) / "tests/reference" / name / file));
 }
 
-/// One of them, as an argument of a program. Its context is 512 tokens, its vocabulary 768.
+/// A tiny checkpoint's folder, for --model. Its context is 512 tokens, its vocabulary 768.
 inline const std::string kTinyModel = checkpoint_folder("qwen3-tied").string();
 
-/// A copy of a checkpoint in a folder of its own, without the answers. It disappears with this object; what
-/// is loaded of it stays.
+/// A copy of a checkpoint in a folder of its own, without the answers. The folder disappears with this
+/// object; a loaded model stays.
 class CheckpointCopy {
  public:
   explicit CheckpointCopy(const std::string& name = "qwen3-tied") {

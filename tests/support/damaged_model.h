@@ -1,6 +1,6 @@
 /// @file
-/// A checkpoint with one damaged token: a prompt with it gives logits that are NaN, and no other does. So can
-/// a sound checkpoint in float16, at a token whose activations it cannot hold.
+/// A checkpoint with one damaged token: only prompts with this token give NaN logits. A sound checkpoint in
+/// float16 does the same at a token whose activations float16 cannot hold.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class DamagedModel {
   DamagedModel() { set("model.embed_tokens.weight", kBadToken, std::numeric_limits<float>::quiet_NaN()); }
   const std::filesystem::path& path() const { return copy_.path(); }
 
-  /// Fills one row of a matrix, or the first `count` numbers of it.
+  /// Fills one row of a matrix, or its first `count` numbers.
   void set(const std::string& tensor, std::int64_t row, float value, std::int64_t count = 0) {
     std::string bytes = read_file(path() / "model.safetensors");
     std::uint64_t header_bytes = 0;
@@ -44,14 +44,14 @@ class DamagedModel {
   CheckpointCopy copy_{"llama-gqa"};
 };
 
-/// A prompt of `length` good tokens, one of `kind`.
+/// A prompt of `length` good tokens; prompts of different `kind` differ.
 inline std::vector<std::int32_t> good_prompt(std::int64_t length, std::int64_t kind = 0) {
   std::vector<std::int32_t> ids;
   for (std::int64_t n = 0; n < length; ++n)
     ids.push_back(static_cast<std::int32_t>((kind * 41 + n * 31) % 400 + 5));
   return ids;
 }
-/// The same with the bad token at `place`.
+/// Such a prompt with the bad token at `place`.
 inline std::vector<std::int32_t> bad_prompt(std::int64_t length, std::int64_t place, std::int64_t kind = 0) {
   std::vector<std::int32_t> ids = good_prompt(length, kind);
   ids[static_cast<std::size_t>(place)] = DamagedModel::kBadToken;

@@ -36,15 +36,15 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// Replaces the file rather than rewriting it, so that what is mapped of the old one stays readable.
+/// Replaces the file instead of rewriting it, so that mappings of the old file stay readable.
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::error_code absent;
   std::filesystem::remove(path, absent);
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// What `action` returns in a process that has no more rights than anyone: tests often run as root, whom no
-/// permission stops.
+/// The result of `action` in a process without special rights. Tests often run as root, whom no permission
+/// stops.
 template <typename Action>
 std::string as_nobody(Action action) {
   int ends[2];

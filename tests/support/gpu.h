@@ -1,5 +1,5 @@
 /// @file
-/// What tests of the GPU share. Where there is none they are skipped, and say so.
+/// Shared by the tests of the GPU. Without a GPU they are skipped, and say so.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,10 +26,10 @@ class OnGpu : public testing::Test {
   const cuda::Device& device() const { return *device_; }
   const std::shared_ptr<const cuda::Device>& shared_device() const { return device_; }
   cudaStream_t stream() const { return device_->stream(); }
-  /// The GPU computes in this type.
+  /// Whether the GPU computes in this type.
   bool has(DType dtype) const { return dtype != DType::bf16 || device_->compute_capability() >= 80; }
 
-  /// A copy on the GPU.
+  /// A copy of the numbers on the GPU.
   template <typename T>
   cuda::DeviceBuffer<T> on_gpu(const std::vector<T>& numbers) const {
     cuda::DeviceBuffer<T> buffer(std::max<std::int64_t>(1, std::ssize(numbers)), "a test");
@@ -39,7 +39,7 @@ class OnGpu : public testing::Test {
     device_->synchronize();
     return buffer;
   }
-  /// `count` numbers of the GPU's memory, once the stream is done.
+  /// `count` numbers of the GPU's memory, after the stream is done.
   template <typename T>
   std::vector<T> from_gpu(const T* data, std::int64_t count) const {
     std::vector<T> numbers(static_cast<std::size_t>(count));

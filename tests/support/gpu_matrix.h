@@ -1,6 +1,6 @@
 /// @file
-/// Activations between the host, where tests make them up as floats, and the GPU, where they are numbers of a
-/// type.
+/// Copies activations between the host, where tests make them up as floats, and the GPU, where they have a
+/// number type.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ inline Matrix matrix_on_gpu(const Matrix& floats, DType dtype, const cuda::Devic
   return matrix;
 }
 
-/// The bytes of the first `rows` rows of a matrix on the GPU, one after the other, once the stream is done.
+/// The bytes of the first `rows` rows of a matrix on the GPU, without gaps, after the stream is done.
 inline std::vector<std::byte> rows_of(const Matrix& matrix, std::int64_t rows, DType dtype,
                                       const cuda::Device& device) {
   const auto row_bytes = static_cast<std::size_t>(matrix.cols * size_of(dtype));

@@ -1,6 +1,6 @@
 /// @file
-/// A client of an HTTP server, so plain that it can also send what no client should: one blocking socket, on
-/// loopback. It waits for what must come, and fails when that takes minutes.
+/// A client of an HTTP server, so plain that it can also send wrong bytes: one blocking socket, on loopback.
+/// It waits for an answer that must come, and fails after minutes.
 #pragma once
 
 #include <arpa/inet.h>
@@ -25,14 +25,14 @@
 
 namespace kvcache {
 
-/// What a server has answered.
+/// An answer of a server.
 struct HttpResponse {
   int status = 0;                              ///< 0: the connection ended before an answer
-  std::map<std::string, std::string> headers;  ///< names in small letters
+  std::map<std::string, std::string> headers;  ///< by name, in small letters
   std::string body;
 
   nlohmann::json json() const { return nlohmann::json::parse(body); }
-  /// Of an answer to what went wrong.
+  /// The error in an answer.
   nlohmann::json error() const { return json().at("error"); }
 };
 
@@ -41,7 +41,7 @@ class HttpClient {
   static constexpr int kMilliseconds = 120'000;
 
   /// Connects.
-  /// @param receive_buffer  bytes that the system takes for this client; 0: as usual
+  /// @param receive_buffer  bytes that the system buffers for this client; 0: as usual
   explicit HttpClient(int port, int receive_buffer = 0) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer > 0)
       setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
@@ -59,7 +59,7 @@ class HttpClient {
       : socket_(std::exchange(other.socket_, -1)), unread_(std::move(other.unread_)) {}
   HttpClient& operator=(HttpClient&&) = delete;
 
-  /// Sends bytes as they are. Returns whether the other side took them.
+  /// Sends the bytes. Returns whether the other side took them.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -74,7 +74,7 @@ class HttpClient {
                      body.size(), headers, body));
   }
 
-  /// The next answer, whole. An answer that is cut off has a body that is.
+  /// The next answer, complete. If it is cut off, its body is cut off.
   HttpResponse read_response(bool has_body = true) {
     HttpResponse response = read_head();
     if (!has_body || response.status == 0 || response.status == 100) return response;
@@ -101,7 +101,7 @@ class HttpClient {
     return read_response();
   }
 
-  /// The beginning of an answer.
+  /// The status and headers of an answer.
   HttpResponse read_head() {
     HttpResponse response;
     const std::optional<std::string> first = read_line();
@@ -115,7 +115,7 @@ class HttpClient {
     }
     return response;
   }
-  /// The next part of an answer in parts; nothing after the last, or if it is cut off.
+  /// The next chunk of a chunked answer; nothing after the last chunk, or if the answer is cut off.
   std::optional<std::string> read_chunk() {
     const std::optional<std::string> line = read_line();
     if (!line) return std::nullopt;
@@ -127,22 +127,22 @@ class HttpClient {
     take(2);
     return size == 0 ? std::nullopt : std::optional(chunk);
   }
-  /// Whether the server has ended the connection, with nothing more to read before that.
+  /// Whether the server has ended the connection, and nothing is left to read.
   bool ended_by_server() {
     while (receive()) {
     }
     return unread_.empty();
   }
 
-  /// Leaves; with what is unread thrown away, as a program that is killed does.
+  /// Leaves and throws away unread bytes, as a killed program does.
   void hang_up() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
-  /// Says that no more is sent.
+  /// Tells the server that no more bytes will come.
   void end_sending() { shutdown(socket_, SHUT_WR); }
 
  private:
-  /// More bytes. Returns whether there are any: not when the connection has ended.
+  /// Waits for more bytes. False if the connection has ended.
   bool receive() {
     pollfd waiting{socket_, POLLIN, 0};
     if (poll(&waiting, 1, kMilliseconds) != 1) throw std::runtime_error("nothing comes");

@@ -1,6 +1,6 @@
 /// @file
-/// What a model's layers would send to a store, made up: q, k and v of whole sequences. Every pass through a
-/// store is held against attention over keys and values that lie one after the other, bit for bit.
+/// Made-up layers for a store: q, k and v of whole sequences. Every pass through a store must give the bits
+/// of attention over keys and values that lie one after the other.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class MadeUpLayers {
   ThreadPool& threads() { return *threads_; }
   std::int64_t bytes_per_token() const { return config_.kv_bytes_per_token(size_of(dtype_)); }
 
-  /// Makes up a sequence of up to `tokens` tokens; equal seeds, equal numbers.
+  /// Makes up a sequence of up to `tokens` tokens. Equal seeds give equal numbers.
   void add(std::int32_t sequence, std::int64_t tokens, std::uint32_t seed) {
     std::vector<Layer> layers(static_cast<std::size_t>(config_.layers));
     for (Layer& layer : layers) {
@@ -57,7 +57,7 @@ class MadeUpLayers {
     std::iota(token_ids_.begin(), token_ids_.end(), 0);
   }
 
-  /// How long a sequence is to be after a pass.
+  /// The wanted length of a sequence after a pass.
   struct Length {
     std::int32_t sequence;
     std::int64_t tokens;
@@ -71,8 +71,8 @@ class MadeUpLayers {
     return manager.plan(work);
   }
 
-  /// Sends a plan's rows through all layers of `store` and expects the right bits of each. Rows behind the
-  /// last sequence are padding: NaN.
+  /// Sends a plan's rows through all layers of `store`, and expects the right bits of each row. Rows after
+  /// the last sequence are padding, filled with NaN.
   void send(KvStore& store, const PassPlan& plan) const {
     store.begin(plan);
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
@@ -105,7 +105,7 @@ class MadeUpLayers {
     manager.commit(*planned);
   }
 
-  /// K and V of one sequence and layer as they should lie in memory, [tokens, kv_heads, head_dim].
+  /// The right bytes of K and V of one sequence and layer, [tokens, kv_heads, head_dim].
   const std::vector<std::byte>& stored_k(std::int32_t sequence, std::int64_t layer) const {
     return sequences_.at(sequence)[static_cast<std::size_t>(layer)].stored_k;
   }
@@ -116,7 +116,7 @@ class MadeUpLayers {
   std::int64_t q_width() const { return shape_.heads * shape_.head_dim; }
   std::int64_t kv_width() const { return shape_.kv_heads * shape_.head_dim; }
 
-  /// [rows, cols] of NaN on the CPU; rows do not touch, and lie at odd distances.
+  /// [rows, cols] of NaN on the CPU. Rows do not touch, and the distance between them is odd.
   static Matrix matrix_of(std::int64_t rows, std::int64_t cols) {
     Matrix matrix;
     matrix.rows = matrix.capacity = rows;
@@ -164,7 +164,7 @@ inline MadeUpLayers small_layers(std::int32_t sequences = 3, std::int64_t tokens
   return layers;
 }
 
-/// Appends rows that belong to no sequence and are written nowhere.
+/// Appends rows of no sequence, whose slot is -1.
 inline void add_padding(PassPlan& plan, std::int64_t rows) {
   for (std::int64_t row = 0; row < rows; ++row) {
     plan.token_ids.push_back(0);
@@ -173,7 +173,7 @@ inline void add_padding(PassPlan& plan, std::int64_t rows) {
   }
 }
 
-/// Writes `block` to all entries of the block table that lie beyond the contexts.
+/// Writes `block` to all entries of the block table beyond the contexts.
 inline void set_unused_entries(PassPlan& plan, std::int64_t block_size, std::int32_t block) {
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const std::int64_t used = (plan.context_len[s] + block_size - 1) / block_size;

@@ -1,7 +1,7 @@
 /// @file
 /// The transformer once more, as plain as its formulas: double precision, whole matrices, one head at a time,
-/// nothing remembered and nothing fast. It shares no arithmetic with the code under test, which must agree
-/// with it. Chapter: step 1.
+/// no cache and nothing fast. It shares no arithmetic with the code under test, which must agree with it.
+/// Chapter: step 1.
 #pragma once
 
 #include <Eigen/Core>
@@ -65,7 +65,7 @@ inline Rows rotate(const Rows& x, const RopeConfig& rope, std::span<const std::i
   return turned;
 }
 
-/// softmax(q k^T / sqrt(head_dim)) v, where a token sees itself and those before it.
+/// softmax(q k^T / sqrt(head_dim)) v, where a token sees itself and the tokens before it.
 inline Rows causal_attention(const Rows& q, const Rows& k, const Rows& v) {
   Rows weights = q * k.transpose() / std::sqrt(static_cast<double>(q.cols()));
   for (std::int64_t token = 0; token < q.rows(); ++token) {
@@ -77,7 +77,7 @@ inline Rows causal_attention(const Rows& q, const Rows& k, const Rows& v) {
   return weights * v;
 }
 
-/// Keys, values and queries of all heads side by side, each head with its share of K and V.
+/// Attention of all heads, side by side; each query head reads its KV head.
 inline Rows attention_block(const ModelConfig& config, const LayerWeights& weights, const Rows& x,
                             std::span<const std::int32_t> positions) {
   const Rows q = linear(x, weights.q), k = linear(x, weights.k), v = linear(x, weights.v);

@@ -20,7 +20,7 @@ inline std::vector<float> random_numbers(std::size_t count, std::uint32_t seed) 
   return result;
 }
 
-/// The numbers as they lie in memory when stored in `dtype`.
+/// The bytes of the numbers in `dtype`.
 inline std::vector<std::byte> stored(const std::vector<float>& numbers, DType dtype) {
   std::vector<std::byte> bytes(numbers.size() * static_cast<std::size_t>(size_of(dtype)));
   for (std::size_t n = 0; n < numbers.size(); ++n) {

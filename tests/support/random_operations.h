@@ -1,6 +1,6 @@
 /// @file
-/// Drives a manager's bookkeeping with random operations beside a plain model of what should be true, and
-/// compares the two after every one.
+/// Drives a manager with random operations beside a plain model of what should be true, and compares the two
+/// after each operation.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace kvcache {
 
-/// What should be true, kept as plainly as can be.
+/// What should be true, kept as plainly as possible.
 struct PlainModel {
   struct Stored {
     std::vector<std::int32_t> token_ids;  // [length]
@@ -45,16 +45,15 @@ inline bool same_plan(const PassPlan& a, const PassPlan& b) {
          a.fresh_blocks == b.fresh_blocks;
 }
 
-/// The random user of a manager: it registers sequences, appends to several at once, takes plans back, and
-/// frees.
+/// A random user of a manager: registers sequences, appends to several at once, aborts plans, and frees.
 class RandomOperations {
  public:
-  /// Whether work should fit, by the plain model alone.
+  /// Whether work should fit, according to the plain model.
   using Fits = std::function<bool(const PlainModel&, std::span<const Work>)>;
-  /// What else must be true of this kind of manager between operations.
+  /// Expects what else must be true of this kind of manager between operations.
   using Check = std::function<void(const PlainModel&)>;
 
-  /// @param longest  tokens that one operation appends at most
+  /// @param longest  the most tokens that one operation appends
   RandomOperations(KvManager& manager, std::uint32_t seed, std::int64_t longest, Fits fits, Check check)
       : manager_(manager),
         seed_(seed),
@@ -63,7 +62,7 @@ class RandomOperations {
         fits_(std::move(fits)),
         check_(std::move(check)) {}
 
-  /// Stops at the first operation after which something is wrong; its seed and number are in the message.
+  /// Stops at the first wrong operation. The message has its seed and number.
   void run(int operations) {
     for (int operation = 0; operation < operations && !testing::Test::HasFailure(); ++operation) {
       SCOPED_TRACE("seed " + std::to_string(seed_) + ", operation " + std::to_string(operation));
@@ -97,8 +96,8 @@ class RandomOperations {
     ++freed;
   }
 
-  /// Some new and some stored sequences, each with what it has and a few tokens more. Every token of the run
-  /// has an id of its own, so that one written over another shows.
+  /// Some new and some stored sequences, each with its tokens and a few more. Every token of the run has an
+  /// id of its own, so that a token written over another shows.
   std::map<std::int32_t, std::vector<std::int32_t>> wanted() {
     std::map<std::int32_t, std::vector<std::int32_t>> sequences;
     for (std::int64_t n = 1 + below(4); n > 0; --n) {
@@ -106,7 +105,7 @@ class RandomOperations {
           below(3) == 0 || model_.sequences.empty() ? next_sequence_++ : any_stored();
       std::vector<std::int32_t> ids;
       if (model_.length(sequence) > 0) ids = model_.sequences[sequence].token_ids;
-      // Now and then nothing new: the last token's logits are wanted once more.
+      // Sometimes no new token: the last token's logits are wanted once more.
       const bool again = !ids.empty() && below(16) == 0;
       for (std::int64_t more = again ? 0 : 1 + below(longest_); more > 0; --more) ids.push_back(next_id_++);
       sequences[sequence] = std::move(ids);
@@ -127,7 +126,7 @@ class RandomOperations {
       return;
     }
     check_plan(*plan, work);
-    // Whether or not the pass comes to its end, it has written: never over what is stored.
+    // Even a pass that is aborted has written, so it must never write over stored tokens.
     for (std::size_t row = 0; row < plan->slots.size(); ++row)
       model_.memory[plan->slots[row]] = plan->token_ids[row];
     if (below(4) == 0) {
@@ -153,7 +152,8 @@ class RandomOperations {
     }
   }
 
-  /// The plan computes exactly what is not stored, but at least the last token, and asks for its logits.
+  /// Expects that the plan computes exactly the tokens that are not stored, and at least the last one, whose
+  /// logits it asks for.
   void check_plan(const PassPlan& plan, const std::vector<Work>& work) {
     ASSERT_EQ(plan.sequences.size(), work.size());
     ASSERT_EQ(plan.slots.size(), plan.token_ids.size());

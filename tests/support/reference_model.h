@@ -1,5 +1,5 @@
 /// @file
-/// Checkpoints, loaded: the real models that tests run.
+/// Loads the checkpoints of the project, for tests that run real models.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@
 
 namespace kvcache {
 
-/// The checkpoint of a folder, loaded, that computes on `threads`.
+/// The loaded checkpoint of a folder; computes on `threads`.
 /// @param eos_ids  sorted; they end a sequence instead of the checkpoint's own
 inline std::unique_ptr<Transformer> loaded_model(const std::filesystem::path& folder, ThreadPool& threads,
                                                  DType dtype = DType::f32,
@@ -28,7 +28,7 @@ inline std::unique_ptr<Transformer> loaded_model(const std::filesystem::path& fo
                                        std::make_unique<CpuBackend>(dtype, threads));
 }
 
-/// The same of a tiny checkpoint, by its name.
+/// The loaded tiny checkpoint of this name.
 inline std::unique_ptr<Transformer> reference_model(const std::string& name, ThreadPool& threads,
                                                     DType dtype = DType::f32,
                                                     std::optional<std::vector<std::int32_t>> eos_ids = {}) {

@@ -1,5 +1,5 @@
 /// @file
-/// What a step's binary answers: its JSON report, or one line that says what is wrong.
+/// The answer of a step's program: its JSON report, or one line that names the mistake.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,14 +14,14 @@
 
 namespace kvcache {
 
-/// A prompt of `count` ids of the tiny model's vocabulary, as --ids takes it.
+/// A prompt of `count` ids of the tiny model's vocabulary, for --ids.
 inline std::string ids(int count) {
   std::string ids = "1";
   for (int n = 1; n < count; ++n) ids += "," + std::to_string(n * 37 % 700);
   return ids;
 }
 
-/// The report of `step` with `arguments` and --json; nothing but the report is printed.
+/// The report of `step` with `arguments` and --json. The program must print nothing else.
 inline nlohmann::json report_of(const std::string& step, std::vector<std::string> arguments,
                                 Gpu gpu = Gpu::hidden) {
   arguments.emplace_back("--json");
@@ -31,7 +31,7 @@ inline nlohmann::json report_of(const std::string& step, std::vector<std::string
   return nlohmann::json::parse(result.out);
 }
 
-/// Exit code `code`, nothing on stdout, and exactly one line on stderr that has every one of `parts`.
+/// Expects exit code `code`, nothing on stdout, and exactly one line on stderr, with every one of `parts`.
 inline void expect_refusal(const std::string& step, const std::vector<std::string>& arguments, int code,
                            const std::vector<std::string>& parts, Gpu gpu = Gpu::hidden) {
   const ProgramResult result = run_step(step, arguments, gpu);

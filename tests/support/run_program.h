@@ -1,5 +1,5 @@
 /// @file
-/// Runs one of the project's binaries as a user would, and hands back what it printed.
+/// Runs one of the project's programs as a user would, and returns what it printed.
 #pragma once
 
 #include <fcntl.h>
@@ -19,11 +19,11 @@
 namespace kvcache {
 
 struct ProgramResult {
-  int exit_code = -1;  ///< -1: ended by a signal
+  int exit_code = -1;  ///< -1: a signal ended it
   std::string out, err;
 };
 
-/// Whether a program may see the machine's GPU. Without it --device auto is the CPU, on every machine.
+/// Whether a program sees the machine's GPU. If not, --device auto is the CPU on every machine.
 enum class Gpu : std::uint8_t { hidden, visible };
 
 /// Runs `program` (a path) with `arguments` and `input` on its standard input.

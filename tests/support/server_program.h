@@ -15,7 +15,7 @@
 
 namespace kvcache {
 
-/// A server that runs. It is killed with this object, should it still be there.
+/// A running server. The end of this object kills it, if it still runs.
 class ServerProgram {
  public:
   explicit ServerProgram(const std::string& step, std::vector<std::string> arguments = {},
@@ -47,14 +47,14 @@ class ServerProgram {
   }
   ServerProgram(const ServerProgram&) = delete;
 
-  /// The next line on stdout, waited for; "" at the end.
+  /// Waits for the next line on stdout; "" at the end.
   std::string read_line() {
     char line[200];
     return fgets(line, sizeof(line), out_) != nullptr ? line : "";
   }
   int wait_for_port() { return port_of(read_line()); }
   void send(int signal) { kill(process_, signal); }
-  /// What waitpid says of the end.
+  /// Waits for the end. Returns the status of waitpid.
   int wait_for_end() {
     int status = 0;
     waitpid(std::exchange(process_, 0), &status, 0);

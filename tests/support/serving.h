@@ -1,5 +1,5 @@
 /// @file
-/// Engines of every kind on a tiny model, and listeners that keep what they are told.
+/// Engines of every kind on a tiny model, and listeners that keep their events.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace kvcache {
 
-/// What a listener was told of one request, and whether it was told it rightly.
+/// The events that a listener got of one request, checked for their order.
 struct Answer {
   struct Output {
     std::vector<std::int32_t> ids;
@@ -53,8 +53,8 @@ inline std::string name_of(Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// Does what a manager does, and holds it to its promises after every call. Between `plan` and what follows
-/// it, it must be left alone.
+/// A manager whose promises are checked after every call. Between `plan` and the `commit` or `abort` after it
+/// there must be no other call.
 template <typename Manager>
 class CheckedManager final : public KvManager {
  public:
@@ -121,7 +121,7 @@ class CheckedManager final : public KvManager {
   bool planned_ = false;
 };
 
-/// A step's memory of `blocks` blocks of `block_size` tokens; flat: reservations of 16 blocks' tokens.
+/// A step's cache of `blocks` blocks of `block_size` tokens. Step 2 gets reservations as long as 16 blocks.
 struct ServingCache {
   ServingCache(Kind kind, std::int64_t blocks, std::int64_t block_size, const ModelConfig& config,
                ThreadPool& threads) {
@@ -134,7 +134,7 @@ struct ServingCache {
       return;
     }
     const PagedShape shape{blocks, block_size, bytes};
-    // Fresh blocks hold NaN: whoever reads what was not written gives wrong ids.
+    // Fresh blocks hold NaN, so a read of an empty slot gives wrong ids.
     const PagedKvStore::Settings settings{AttentionPath::paged, DebugFill::nan};
     const std::int64_t host_blocks = kind == Kind::tiered ? blocks / 2 : 0;
     if (kind == Kind::paged) {
@@ -156,7 +156,7 @@ struct ServingCache {
   }
 };
 
-/// An engine at work, step by step, with all that its listeners hear.
+/// An engine at work, pass by pass, and all events of its listeners.
 class ServingPlay {
  public:
   ServingPlay(Kind kind, std::int64_t blocks, Transformer& model, ThreadPool& threads,
@@ -186,8 +186,8 @@ class ServingPlay {
     check();
   }
 
-  /// Memory is held by those that run and the pinned prefix, by nobody else; the rest is free. Sees step 2's
-  /// reservations too, as blocks.
+  /// Expects that running sequences and the pinned prefix hold memory, and that the rest is free. Counts step
+  /// 2's reservations as blocks.
   void check() const {
     ASSERT_NO_THROW(engine.scheduler().check_invariants());
     const CacheState state = cache.manager->state();

@@ -1,5 +1,5 @@
 /// @file
-/// What a store with a host tier must do, on every device: blocks go to the host tier and come back byte for
+/// The tests of a store with a host tier, for every device: blocks go to the host tier and come back byte for
 /// byte, and copy-on-write copies K and V of every layer.
 #pragma once
 
@@ -22,7 +22,7 @@ struct TieredSizes {
 };
 
 /// The tests, for a fixture with `has(dtype)` and `cache(sizes, dtype, fill)`. A cache is a manager and a
-/// store that gets made-up numbers for K and V, V clearly unlike K, so that one taken for the other shows:
+/// store with made-up numbers for K and V. V is clearly unlike K, so that a mix-up shows. It has:
 ///
 /// - `plan(sequence, tokens)`, then `begin(plan)`, then `finish(plan)`, which writes and commits; `pass` does
 ///   all three.

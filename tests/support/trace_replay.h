@@ -1,6 +1,5 @@
 /// @file
-/// Reads a trace as docs/trace.md describes it and rebuilds from its lines alone what the cache held after
-/// each.
+/// Reads a trace (docs/trace.md) and rebuilds from its lines alone what the cache held after each line.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +33,7 @@ class TraceReplay {
     if (event == "abort") forget_unstored();
   }
 
-  /// The ids that lie where a sequence's table says, of all its stored tokens.
+  /// The ids of all stored tokens of a sequence, read through its block table.
   Tokens read(std::int32_t sequence) const {
     const CacheState::Sequence& held = state.sequences.at(sequence);
     Tokens ids;
@@ -44,7 +43,7 @@ class TraceReplay {
     return ids;
   }
 
-  /// Blocks that nobody refers to and that can be found.
+  /// Blocks that no sequence holds and that can be found.
   std::int64_t cached() const {
     return std::ranges::count_if(state.free, [this](std::int32_t block) {
       return !state.contents.empty() && state.contents[index(block)].identity != 0;
@@ -53,7 +52,7 @@ class TraceReplay {
 
   Json header, end;
   CacheState state;
-  std::map<std::int32_t, Tokens> tokens;  ///< of each sequence, those of an outstanding plan among them
+  std::map<std::int32_t, Tokens> tokens;  ///< of each sequence, with those of an outstanding plan
   std::map<std::string, int> events;
   std::int64_t hits = 0, evicted = 0, copies = 0, swaps_out = 0, swaps_in = 0, preempted = 0;
   std::int64_t computed = 0;  ///< rows of committed passes
@@ -97,7 +96,7 @@ class TraceReplay {
     }
   }
 
-  /// Between plan and commit the store does what the plan says, in this order.
+  /// Does what the store does between plan and commit, in the plan's order.
   void run_pass() {
     const Json& line = *outstanding_;
     for (const Json& sequence : line.at("sequences")) hits += std::ssize(sequence.value("hits", Tokens{}));
@@ -172,7 +171,7 @@ class TraceReplay {
   }
 
   bool begun_ = false;
-  std::optional<Json> outstanding_;  // the plan line that is neither committed nor taken back
+  std::optional<Json> outstanding_;  // the plan line that is neither committed nor aborted
   std::vector<Tokens> pool_, host_;  // [blocks] or [host blocks], [block_size] each
 };
 

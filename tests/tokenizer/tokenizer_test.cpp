@@ -1,7 +1,6 @@
 /// @file
-/// The tokenizer against what Hugging Face's library gives for the same tokenizer.json: the reference
-/// checkpoints in tests/reference, and small tokenizers made here. Expected ids and words were taken from
-/// tokenizers 0.23.3.
+/// The tokenizer against Hugging Face's library, for the same tokenizer.json: the reference checkpoints in
+/// tests/reference, and small tokenizers made here. The expected ids and words are from tokenizers 0.23.3.
 
 #include "common/tokenizer/tokenizer.h"
 
@@ -112,7 +111,7 @@ std::string stream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special
   return text + decoder.finish();
 }
 
-/// What the constructor says to `content`, with the folder left out.
+/// The constructor's message for `content`, without the folder.
 std::string refusal(const std::string& content) {
   const TokenizerFolder folder(content);
   const std::string file = (folder.path() / "tokenizer.json").string();
@@ -130,7 +129,7 @@ std::string refusal(const json& content) {
   return refusal(content.dump());
 }
 
-/// What `tokenizer` says instead of encoding `text`.
+/// The message with which `tokenizer` refuses `text`.
 std::string refusal_of_text(const Tokenizer& tokenizer, const std::string& text) {
   try {
     tokenizer.encode(text);
@@ -183,7 +182,7 @@ TEST(TokenizerFile, IsNotAbsentWhereALinkLeadsNowhere) {
     return "nothing";
   };
   std::filesystem::remove(file);
-  EXPECT_EQ(message(), file.string() + ": no such file; texts need it, --ids does without");
+  EXPECT_EQ(message(), file.string() + ": no such file; texts need it, token ids (--ids) do not");
   std::filesystem::create_symlink("gone", file);
   EXPECT_EQ(message(), file.string() + ": no such file, this is a link to gone");
 }
@@ -255,7 +254,7 @@ TEST(AddedTokens, TakeTheWhiteSpaceThatTheirFlagsSay) {
   EXPECT_EQ(tokenizer.encode("a  <b>  b"), (Ids{0, 10, 10, 16, 1}));
   EXPECT_EQ(tokenizer.encode("<c> <c>a <c>"), (Ids{17, 10, 11, 2, 13, 0, 10, 17}));
   EXPECT_EQ(tokenizer.encode(" <b> <a> <c>"), (Ids{10, 16, 15, 10, 17}));
-  // White space is more than the space, and two tokens cannot take the same.
+  // White space is more than the space character. Two tokens cannot include the same white space.
   EXPECT_EQ(tokenizer.encode("\u3000\u00A0<a>a<b>\u2003\n<a>"), (Ids{15, 0, 16, 15}));
 }
 
@@ -456,7 +455,7 @@ TEST(Regex, MeansWhatRubysSyntaxMeans) {
 }
 
 TEST(Regex, CountsSuperscriptsAndFractionsAsWordsOutsideOfClassesAlone) {
-  // What Hugging Face's library removes from the text, of which the six are the only ones to differ so.
+  // The text without the matches of Hugging Face's library; only these six characters differ so.
   const auto removed = [](const char* pattern) {
     const std::string text = "5 m\u00B2\u00B3\u00B9\u00BC\u00BD\u00BE\u2460_-";
     TextBudget budget(text.size());
@@ -525,7 +524,7 @@ TEST(Regex, GivesUpOnAPatternThatBacktracksAndNamesIt) {
     EXPECT_PRED_FORMAT2(IsSubstring, "steps for each byte of the text", message) << pattern;
   }
   json file = plain_tokenizer();
-  // An item that looks far and finds nothing.
+  // An item of the pattern that looks far and finds nothing.
   file["pre_tokenizer"] = split_by("a{30000}b|a|c");
   EXPECT_PRED_FORMAT2(IsSubstring, "steps for each byte",
                       refusal_of_text(tokenizer_of(file), repeated(std::string(29'000, 'a') + "c", 300'000)));
@@ -537,7 +536,7 @@ TEST(Regex, GivesUpOnAPatternThatBacktracksAndNamesIt) {
 TEST(Regex, HasOneBudgetForAllPartsOfAText) {
   json file = plain_tokenizer();
   file["pre_tokenizer"] = split_by("(?:a|aa)+[bc]|a+");
-  // One part alone is within its budget.
+  // One part of the text alone is within the budget.
   const std::string part = std::string(24, 'a');
   const Tokenizer tokenizer = tokenizer_of(file);
   EXPECT_EQ(refusal_of_text(tokenizer, part), "nothing");
@@ -563,7 +562,7 @@ TEST(Regex, EncodesLongTextsByThePatternsOfRealTokenizers) {
 }
 
 TEST(Regex, FindsTheSameWordsNextToOthersAsAlone) {
-  // Matches are looked for in stretches of 128 bytes; each of these words lies across the ends of some.
+  // Searches look at stretches of 128 bytes. Each of these words lies across the end of a stretch.
   const json pattern = split_by(R"( ?\p{L}+| ?\p{N}{1,3}|\s+(?!\S)|\s+|(?<=b)!+$|(?<!b)!+|!)");
   const Words alone = {" ab", " \u65E5\u672C", " 123", "4", " a", "\n", "\n", "ab", "!", "!", " ", " b", "!",
                        " x"};
@@ -577,7 +576,7 @@ TEST(Regex, FindsTheSameWordsNextToOthersAsAlone) {
     for (const std::string& word : expected) text += word;
     EXPECT_EQ(words(pattern, text), expected) << begin;
   }
-  // What looks ahead does so beyond the end of a stretch.
+  // A look-ahead sees text beyond the end of a stretch.
   const std::string far = std::string(200, 'a') + "b";
   EXPECT_EQ(words(split_by("x(?=a+b)|a+b|xa"), "x" + far), (Words{"x", far}));
   EXPECT_EQ(words(split_by("a+$|b+"), std::string(500, 'a') + "b"), (Words{std::string(500, 'a'), "b"}));
@@ -692,7 +691,7 @@ TEST(Bpe, LeavesOutACharacterWithoutATokenAndCountsItsBytes) {
                              "b")
                 .bytes_left_out,
             1);
-  // Where a pattern cuts around the byte, nothing joins.
+  // If a pattern cuts around the byte, nothing joins.
   file["pre_tokenizer"]["use_regex"] = true;
   EXPECT_EQ(tokenizer_of(file)
                 .encode_text("a\x04"
@@ -705,7 +704,7 @@ TEST(Bpe, LeavesOutACharacterWithoutATokenAndCountsItsBytes) {
                              "b")
                 .ids,
             (Ids{0, 1}));
-  // Half of a character that is spelled as bytes may be there.
+  // The text may have half of a character that is spelled as bytes.
   file["model"]["byte_fallback"] = true;
   file["model"]["vocab"].update({{"<0xC4>", 21}});
   EXPECT_EQ(tokenizer_of(file).encode_text("a\x04").bytes_left_out, 1);
@@ -770,7 +769,7 @@ TEST(Tokenizer, EncodesLongTextsWithoutASpace) {
 
 // Encoding: the rest
 
-// A text that is too long is told by its bytes, before it is encoded.
+// A text that is too long is known by its bytes, before it is encoded.
 TEST(Tokenizer, KnowsHowManyBytesATokenStandsForAtMost) {
   for (const std::string& name : tiny_checkpoints()) {
     const Tokenizer tokenizer = reference_tokenizer(name);
@@ -888,7 +887,7 @@ TEST(Tokenizer, StopsWhereNobodyWaitsForTheTextAnyMore) {
   nobody_waits.request_stop();
   EXPECT_THROW(tokenizer.encode_text("a", true, nobody_waits.get_token()), StoppedByRequest);
 
-  // In the middle of a match that would take its whole budget.
+  // In the middle of a match that would spend the whole budget.
   json file = plain_tokenizer();
   file["pre_tokenizer"] = split_by("(?:a|aa)+[bc]");
   const Tokenizer slow = tokenizer_of(file);
@@ -921,7 +920,7 @@ TEST(Tokenizer, GivesTheSameIdsOnSeveralThreads) {
 // Decoding
 
 TEST(Decoding, ShowsBytesThatFormNoCharacterAsHuggingFaceDoes) {
-  // Byte-level decoders replace as Unicode recommends, byte fallback gives up on a whole run of bytes.
+  // Byte-level decoders put U+FFFD as Unicode recommends. Byte fallback gives up a whole run of bytes.
   const struct {
     std::string byte_level;
     Ids byte_level_ids;
@@ -1024,7 +1023,7 @@ TEST(Decoding, RefusesToLengthenATextAgainAndAgain) {
   EXPECT_EQ(refusal(file), message);
 }
 
-/// What a decoder says of ids that it fails at; "nothing": it gives their text.
+/// The message of a decoder that fails at these ids; "nothing" if it gives their text.
 std::string failure(const Tokenizer& tokenizer, const Ids& ids) {
   try {
     return tokenizer.decode(ids), "nothing";
@@ -1185,8 +1184,8 @@ TEST(TokenizerFile, MustExist) {
     const Tokenizer tokenizer(nowhere);
     ADD_FAILURE() << "accepted";
   } catch (const InputError& error) {
-    EXPECT_EQ(error.what(),
-              (nowhere / "tokenizer.json").string() + ": no such file; texts need it, --ids does without");
+    EXPECT_EQ(error.what(), (nowhere / "tokenizer.json").string() +
+                                ": no such file; texts need it, token ids (--ids) do not");
   }
 }
 
@@ -1326,7 +1325,7 @@ TEST(TokenizerFile, MayBeNestedNoDeeperThanAnyIs) {
 }
 
 TEST(TokenizerFile, IsRefusedOrWorksWhateverIsChangedInIt) {
-  // Every value of a real file, one at a time, by values of other types.
+  // Replaces every value of a real file, one at a time, by values of other types.
   json file = read_json(checkpoint_folder("llama-gqa") / "tokenizer.json");
   json& model = file["model"];
   model["merges"].erase(model["merges"].begin() + 3, model["merges"].end());

@@ -71,8 +71,8 @@ int main(int argc, char** argv) {
     std::filesystem::path folder;
     if (argc > 1 && asks_for_help(argv[1])) {
       fmt::print(
-          "Usage: {}\n\nPrints what the steps' benchmark programs wrote side by side; several files of one "
-          "step are rounds of it.\nWith --keep, the rounds of each step are put together as "
+          "Usage: {}\n\nPrints the output files of the steps' benchmarks side by side; several files of one "
+          "step are its rounds.\nWith --keep, the rounds of each step are also written together, as "
           "FOLDER/STEP.json.\n",
           kUsage);
       return 0;
