@@ -155,7 +155,7 @@ std::vector<Claim> poisson_claims(const Measurements& measured) {
        "1 - 2,000 / 32,768; the mean of 32 lengths has a deviation of sqrt(2,000 / 32) = 8",
        fmt::format("{}; 93.7% needs a mean above 2,048", percent(wasted_share(32768, 2000))),
        fmt::format("step 2 {}, step 3 {}", percent(flat.waste()), percent(measured.poisson.paged.waste())),
-       verdict(93.7, 0.1, 100 * wasted_share(32768, 2000)) + ": six standard deviations off"},
+       verdict(93.7, 0.1, 100 * wasted_share(32768, 2000)) + ", more than chance explains"},
       {"90%+ waste, and near zero in blocks", "7.5 of 2,007.5 slots on average", percent(7.5 / 2007.5),
        fmt::format("step 2 {}, step 3 {}", percent(flat.waste()), percent(measured.poisson.paged.waste())),
        "holds at these lengths"},

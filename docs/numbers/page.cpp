@@ -202,7 +202,8 @@ std::string machine_times(const MachineTimes& times) {
 
 std::string times_section(const MachineTimes& cpu, const std::string& gpu_record) {
   return std::string(kTimesHeading) + R"(
-These figures depend on the machine.
+These figures depend on the machine and on the run.
+The [pictures](plots/README.md) and the benchmark's record of [two CPU cores](results/2026-11-28-bench-steps-cpu.md) come from other runs, so their times of a pass differ.
 A turn runs each of the three variants once, and keeps the median of 32 decode passes of each run.
 A figure is the median of five turns, with the least and the most in brackets.
 The last two columns compare with step 2 in the same turn.

@@ -82,6 +82,8 @@ def build(work):
     run_doxygen(work, markdown)
     mend_search(work / "html" / "search" / "search.js")
     mend_navigation(work / "html")
+    for page in chapters + others:
+        mend_listings(work / "html" / page.html)
     (work / "html" / "search" / "book.js").write_text(book_index.script(chapters + others), encoding="utf-8")
     keep_listings_wide(work / "html" / STYLES[0].name)
     for part in MATHJAX_PARTS:
@@ -124,6 +126,15 @@ def mend_navigation(site):
         text = script.read_text(encoding="utf-8")
         if place.search(text):
             script.write_text(place.sub(mended, text), encoding="utf-8")
+
+
+def mend_listings(page):
+    """Takes the links from variables in the listings of a page of the book, and from `main`.
+
+    Doxygen links a variable to a function of the same name, and `main` to that of any program. A function is called.
+    """
+    link = r'<a class="code hl_function" href="[^"]*"[^>]*>(main(?=</a>)|\w+(?=</a>(?!\()))</a>'
+    page.write_text(re.sub(link, r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def keep_listings_wide(style):

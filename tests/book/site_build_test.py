@@ -78,6 +78,12 @@ namespace kvcache {
 int light() { return 1; }
 
 }  // namespace kvcache
+
+/// Glows.
+int glow() { return kvcache::light(); }
+
+/// Lights one.
+int main() { return glow(); }
 """
 
 
@@ -240,6 +246,9 @@ def cases():
         ("```console\n$ ./x @y \\z\n```", '<div class="line">$ ./x @y \\z</div>'),
         ("```json\n{\"class\": 1}\n```", '<div class="line">{&quot;class&quot;: 1}</div>'),
         ("```cpp\nint x;\n```", '<span class="keywordtype">int</span> x;'),
+        ("```cpp\nglow = 2;\n```", '<div class="line">glow = 2;</div>'),  # not the function of this name
+        ("```cpp\nglow();\n```", '">glow</a>();</div>'),
+        ("```cpp\nmain();\n```", '<div class="line">main();</div>'),
         ("1. one\n\n   ```cpp\n   int x;\n   ```\n\n2. two", '<li>two</li>'),
         ("<details><summary>Hint `x`</summary>\n\nSome *text*.\n\n</details>",
          "<details><summary>Hint x</summary>"),
