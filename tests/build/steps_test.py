@@ -5,6 +5,7 @@ The programs are stand-ins here, in a copy of the script's folder; nothing is me
 Usage: steps_test.py BUILD, the folder in whose bin/ the real programs are.
 """
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,14 @@ BUILD = None
 
 STEPS = ["step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"]
 SAYS_THAT_IT_RUNS_AND_WAITS = 'echo $$ >"$ROOT/running"; exec sleep 1000'
+
+
+def end_if_there_is(*processes):
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 class StepsScript(unittest.TestCase):
@@ -44,10 +53,12 @@ class StepsScript(unittest.TestCase):
                      f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_step2_flat_cache" "$@"\n{body}')
         self.program("compare_benchmarks", 'printf "%s\\n" "$@" >"$ROOT/compared"; echo the table')
 
-    def start(self, *arguments, stdin=subprocess.DEVNULL):
-        environment = dict(os.environ, STEPS_BUILT="1", ROOT=str(self.folder), TMPDIR=str(self.folder / "tmp"),
-                           CUDA_VISIBLE_DEVICES="")
-        return subprocess.Popen([self.folder / "steps", *arguments], env=environment, stdin=stdin,
+    def environment(self, **others):
+        return {**os.environ, "STEPS_BUILT": "1", "ROOT": str(self.folder), "TMPDIR": str(self.folder / "tmp"),
+                "CUDA_VISIBLE_DEVICES": "", **others}
+
+    def start(self, *arguments, stdin=subprocess.DEVNULL, environment=None):
+        return subprocess.Popen([self.folder / "steps", *arguments], env=environment or self.environment(), stdin=stdin,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def steps(self, *arguments):
@@ -112,6 +123,21 @@ class StepsScript(unittest.TestCase):
             self.assertEqual([name for name in self.files(".") if name.endswith(".new")], [])
             self.assertEqual(self.files("tmp"), [])
 
+    def test_signals_end_what_the_program_has_started(self):
+        starts = 'set -m; "$ROOT/build/bin/{}" & wait'  # in a process group of its own
+        for step in STEPS:
+            self.program(step, starts.format("child"))
+        self.program("child", starts.format("grandchild"))
+        self.program("grandchild", 'echo $$ $PPID >"$ROOT/running"; exec sleep 1000')
+        os.mkfifo(self.folder / "running")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start("compare")
+            grandchild, child = map(int, (self.folder / "running").read_text().split())
+            self.addCleanup(end_if_there_is, grandchild, child)
+            process.send_signal(number)
+            process.communicate(timeout=20)  # until the last one closes its stdout
+            self.assertEqual(process.returncode, -number)
+
     def test_signals_end_bench(self):
         self.benches(SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("bench")
@@ -134,6 +160,44 @@ class StepsScript(unittest.TestCase):
     def test_signals_end_numbers(self):
         self.program("numbers", SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("numbers")
+
+    # ---- building ----
+
+    def project(self, configured="", built="true"):
+        """What ./steps builds here: shell commands that run when it is configured, and when it is built. The environment."""
+        (self.folder / "CMakePresets.json").write_text(json.dumps({"version": 3, "configurePresets": [
+            {"name": "default", "generator": "Ninja", "binaryDir": "${sourceDir}/build"}]}))
+        (self.folder / "CMakeLists.txt").write_text(f"""
+            cmake_minimum_required(VERSION 3.21)
+            project(stand_in NONE)
+            execute_process(COMMAND bash -c [[{configured}]])
+            add_custom_target(compare_reports COMMAND bash "${{CMAKE_SOURCE_DIR}}/built.sh" VERBATIM)
+            foreach(step IN ITEMS {" ".join(STEPS)})
+              add_custom_target(${{step}})
+            endforeach()""")
+        (self.folder / "built.sh").write_text(built)
+        self.program("dpkg-query", "echo install ok installed")
+        for step in STEPS:
+            self.program(step, "echo {}")
+        self.program("compare_reports", "echo the table")
+        return self.environment(STEPS_BUILT="", PATH=f"{self.folder}/build/bin:{os.environ['PATH']}")
+
+    def expect_that_signals_end_the_build(self, environment):
+        os.mkfifo(self.folder / "running")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start("compare", environment=environment)
+            program = int((self.folder / "running").read_text())
+            self.addCleanup(end_if_there_is, program)
+            process.send_signal(number)
+            process.communicate(timeout=20)  # until the last one closes its stderr
+            self.assertEqual(process.returncode, -number)
+            self.assertEqual(self.files("tmp"), [])
+
+    def test_signals_end_a_build(self):
+        self.expect_that_signals_end_the_build(self.project(built=SAYS_THAT_IT_RUNS_AND_WAITS))
+
+    def test_signals_end_the_configuration_of_a_build(self):
+        self.expect_that_signals_end_the_build(self.project(configured=SAYS_THAT_IT_RUNS_AND_WAITS))
 
     # ---- fuzzers ----
 
