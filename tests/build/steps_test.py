@@ -199,6 +199,29 @@ class StepsScript(unittest.TestCase):
     def test_signals_end_the_configuration_of_a_build(self):
         self.expect_that_signals_end_the_build(self.project(configured=SAYS_THAT_IT_RUNS_AND_WAITS))
 
+    def test_a_second_one_waits_until_the_first_has_built(self):
+        for name in ("running", "go on"):
+            os.mkfifo(self.folder / name)
+        environment = self.project(configured='echo "$ROOT" >"$ROOT/running"; read -r word <"$ROOT/go on"; echo 1 >>"$ROOT/configured"')
+        first = self.start("compare", environment=environment)
+        (self.folder / "running").read_text()  # waits until it runs
+        second = self.start("compare", environment=environment)
+        self.assertEqual(second.stderr.readline(), f"Waiting for another ./steps, which builds in {self.folder}/build\n")
+        (self.folder / "go on").write_text("go on\n")
+        for process in (first, second):
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (0, "the table\n"), err)
+        self.assertEqual((self.folder / "configured").read_text(), "1\n")
+
+    def test_what_a_build_leaves_running_makes_no_one_wait(self):
+        environment = self.project(built='sleep 1000 >/dev/null 2>&1 & echo $! >>"$ROOT/left"')  # as a compiler cache's server
+        for _ in range(2):
+            process = self.start("compare", environment=environment)
+            _, err = process.communicate(timeout=60)
+            self.addCleanup(end_if_there_is, *map(int, (self.folder / "left").read_text().split()))
+            self.assertEqual(process.returncode, 0, err)
+            self.assertNotIn("Waiting", err)
+
     # ---- fuzzers ----
 
     def fuzzer(self, name, body):
