@@ -334,6 +334,36 @@ class StepsScript(unittest.TestCase):
             self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
             (self.folder / "read").unlink()
 
+    def test_compare_copies_for_every_step_what_can_be_read_only_once(self):
+        for step in STEPS:
+            self.program(step, 'while [ "$1" != --prompt-file ]; do shift; done; cat "$2" >>"$ROOT/read"; echo "{}"')
+        self.program("compare_reports", "echo the table")
+        text = self.folder / "text"
+        text.write_text("a text;")
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        for name in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+            for kind in ("file", "pipe"):
+                with self.subTest(name=name, kind=kind):
+                    with text.open() as file:
+                        process = self.start("compare", "--prompt-file", name, stdin=file if kind == "file" else subprocess.PIPE)
+                    self.assertEqual(process.communicate("a text;" if kind == "pipe" else None, timeout=60),
+                                     ("the table\n", ""))
+                    self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+                (self.folder / "read").unlink()
+        with self.subTest("a FIFO"):
+            process = self.start("compare", "--prompt-file", fifo)
+            fifo.write_text("a text;")
+            self.assertEqual(process.communicate(timeout=60), ("the table\n", ""))
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+            (self.folder / "read").unlink()
+        with self.subTest("<(...)"):
+            words = "./steps compare --prompt-file <(printf 'a text;')"
+            ran = subprocess.run(["bash", "-c", words], cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+            self.assertEqual((ran.stdout, ran.stderr), ("the table\n", ""))
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+        self.assertEqual(self.files("tmp"), [])
+
     def test_quick_and_a_filter_both_hold(self):
         self.assertIsNone(self.filter_of())
         self.assertEqual(self.filter_of("--benchmark_filter=decode"), "--benchmark_filter=decode")
