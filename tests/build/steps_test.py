@@ -287,9 +287,13 @@ class StepsScript(unittest.TestCase):
             self.expect_refusal(command, "nonsense")
             self.expect_refusal(command, "--threads=1", "nonsense")
             refusal = "".join(self.steps(command, "--nonsense")[2])
-            named = re.findall(r"--[a-z-]+", refusal.split("its options are")[1])
+            named = re.findall(r"--[a-z_-]+", refusal.split("its options are")[1])
             self.assertEqual(sorted(named), sorted(set(named)), "an option is named twice")
+            self.assertEqual({"--benchmark", "--demo", "--json", "--logits"} & set(named), set())
         self.expect_refusal("compare", "--block-size=8")  # of some steps only
+        for option in ("--demo", "--json", "--json=1", "--logits=1"):  # choose what is printed
+            self.expect_refusal("compare", option)
+        self.expect_refusal("bench", "--benchmark")
         self.expect_refusal("bench", "--prompt")
         self.expect_refusal("plots", "--nonsense")
         self.expect_refusal("plots", "no-such-record.json")
@@ -321,7 +325,7 @@ class StepsScript(unittest.TestCase):
         options = re.findall(r"^  (--[a-z-]+)( ?\S*)", told, re.MULTILINE)
         self.assertGreater(len(options), 10)
         for option, value in options:
-            if option not in ("--json", "--logits", "--help", "--version"):
+            if option not in ("--json", "--logits", "--demo", "--help", "--version"):
                 self.assertEqual(self.steps("compare", f"{option}=1"), (0, "the table\n", []), option)
 
     def test_compare_gives_its_stdin_to_every_step(self):
@@ -384,6 +388,11 @@ class StepsScript(unittest.TestCase):
             code, out, errors = self.steps("bench", "--quick", f"--benchmark_filter={given}")
             self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
             self.assertIn(said, errors[0])
+
+    def test_diff_takes_two_numbers_and_no_more(self):
+        for words in (["3", "4", "5"], ["3"], ["3 4"], ["0", "4"], []):
+            self.assertEqual(self.steps("diff", *words),
+                             (2, "", ["error: ./steps diff takes two step numbers, as in ./steps diff 3 4"]))
 
     def test_diff_sets_pool_beside_pool_and_manager_beside_manager(self):
         for step in STEPS:
