@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <sstream>
 #include <vector>
@@ -18,19 +19,44 @@ namespace {
 
 constexpr std::size_t kLineWidth = 112;
 
+/// Keeps what is written to std::cerr.
+class KeptErrors {
+ public:
+  KeptErrors() : terminal_(std::cerr.rdbuf(said_.rdbuf())) {}
+  ~KeptErrors() { std::cerr.rdbuf(terminal_); }
+  KeptErrors(const KeptErrors&) = delete;
+  KeptErrors& operator=(const KeptErrors&) = delete;
+
+  std::string text() const { return said_.str(); }
+
+ private:
+  std::ostringstream said_;
+  std::streambuf* terminal_;
+};
+
+/// @throws InputError for a number of repetitions below 1, with which Google Benchmark would measure nothing
+void check_repetitions(std::string_view word) {
+  constexpr std::string_view option = "--benchmark_repetitions=";
+  if (!word.starts_with(option)) return;
+  int repetitions = 1;
+  std::from_chars(word.data() + option.size(), word.data() + word.size(), repetitions);
+  if (repetitions < 1) throw InputError(fmt::format("{}: give a number of at least 1", word));
+}
+
 /// Hands the command line to Google Benchmark.
-/// @throws InputError for an option that it does not have, with its own message if it prints one.
+/// @throws InputError for an option or a value that it does not have, with its own message if it prints one.
 void initialize(std::vector<char*> words) {
+  std::ranges::for_each(words, check_repetitions);
   int count = static_cast<int>(words.size());
   words.push_back(nullptr);
-  std::ostringstream said;
-  std::streambuf* const terminal = std::cerr.rdbuf(said.rdbuf());
-  benchmark::Initialize(&count, words.data());
-  std::cerr.rdbuf(terminal);
+  const KeptErrors errors;
+  benchmark::Initialize(&count, words.data(), [] {  // it would print its help, and exit with code 0
+    throw InputError("an option of Google Benchmark has a value that it does not take; --help lists those");
+  });
   if (count == 1) return;
-  throw InputError(said.str().empty()
+  throw InputError(errors.text().empty()
                        ? fmt::format("'{}' is no option of Google Benchmark; --help lists those", words[1])
-                       : said.str());
+                       : errors.text());
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace kvcache {
 /// Runs the benchmarks that `add` registers.
 /// @param line  a program's name and Google Benchmark's options
 /// @return exit code: 0; 2 if the filter matches nothing, which Google Benchmark then prints
-/// @throws InputError for an option that Google Benchmark does not have, before `add` is called
+/// @throws InputError for an option or a value that Google Benchmark does not have, before `add` is called
 int run_benchmarks(std::span<char* const> line, const std::function<void()>& add);
 
 /// Prints `what` (usage and what is measured), `note` (how the numbers are made) and Google Benchmark's

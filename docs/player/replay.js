@@ -57,12 +57,12 @@ class Trace {
   advance(state, moment) {
     const event = this.events[moment]
     try {
+      checkEvent(event)
       apply(state, event)
       checkState(state)
       if (event.event === "end") checkEnd(state, event)
     } catch (error) {
-      const lacksSomething = error instanceof TypeError // a part of the event that is not there
-      throw new TraceError(moment + 2, lacksSomething ? "lacks something that its event has" : error.message)
+      throw new TraceError(moment + 2, error.message)
     }
   }
 }
@@ -72,11 +72,86 @@ function checkedHeader(header) {
   if (!header || header.schema === undefined) throw new TraceError(1, "is not the first line of a trace")
   if (header.schema !== 1) throw new TraceError(1, `has schema ${header.schema}; this player knows schema 1`)
   for (const name of ["block_size", "blocks", "host_blocks"]) {
-    if (!Number.isInteger(header[name]) || header[name] < 0) throw new TraceError(1, `has no ${name}`)
+    const least = name === "block_size" ? 1 : 0
+    if (!Number.isInteger(header[name]) || header[name] < least) throw new TraceError(1, `has no ${name}`)
     if (header[name] > LARGEST) throw new TraceError(1, `has ${name} ${header[name]}; the player takes up to ${LARGEST}`)
   }
   if (typeof header.step !== "string") throw new TraceError(1, "has no step")
   return header
+}
+
+// ---- the fields of an event, and their types ----
+
+function expectType(isRight, path) {
+  if (!isRight) throw new Error(`has "${path}" of a wrong type`)
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value)
+}
+
+// Each takes a value and its path in the line, and throws if the value is of another type.
+const wholeType = (value, path) => expectType(Number.isInteger(value) && value >= 0, path)
+const textType = (value, path) => expectType(typeof value === "string", path)
+const orNull = (type) => (value, path) => value === null || type(value, path)
+const listType = (type) => (value, path) => {
+  expectType(Array.isArray(value), path)
+  value.forEach((item, n) => type(item, `${path}.${n}`))
+}
+const wholesType = listType(wholeType)
+const pairsType = listType((value, path) => {
+  wholesType(value, path)
+  expectType(value.length === 2, path)
+})
+const mapType = (type, names = /^\d+$/) => (value, path) => {
+  expectType(isObject(value), path)
+  for (const [name, item] of Object.entries(value)) {
+    expectType(names.test(name), `${path}.${name}`)
+    type(item, `${path}.${name}`)
+  }
+}
+/** An object that has all fields of `needed`, and may have those of `optional`. */
+const recordType = (needed, optional = {}) => (value, path) => {
+  expectType(isObject(value), path)
+  const at = (name) => (path === "" ? name : `${path}.${name}`)
+  for (const name of Object.keys(needed)) {
+    if (value[name] === undefined) throw new Error(`lacks "${at(name)}"`)
+  }
+  for (const [name, type] of Object.entries({ ...needed, ...optional })) {
+    if (value[name] !== undefined) type(value[name], at(name))
+  }
+}
+
+const wantedType = recordType({ sequence: wholeType, first: wholeType, length: wholeType, token_ids: wholesType },
+  { texts: listType(textType), hits: wholesType })
+const contentsType = mapType(orNull(recordType({ hash: textType, identity: wholeType, parent: wholeType })))
+const queueChangeType = recordType({}, { taken: wholesType, front: wholesType, back: wholesType })
+const changesType = recordType({}, {
+  tables: mapType(orNull(wholesType)),
+  lengths: mapType(wholeType),
+  references: mapType(wholeType),
+  free: (value, path) => (Array.isArray(value) ? wholesType : queueChangeType)(value, path),
+  contents: contentsType,
+  host: contentsType,
+})
+const countsType = mapType(wholeType, /^/)
+const fieldsOf = {
+  plan: { sequences: listType(wantedType) },
+  refuse: { sequences: wholesType },
+  commit: { sequences: wholesType },
+  abort: { sequences: wholesType },
+  free: { sequence: wholeType, reason: textType },
+  fork: { parent: wholeType, child: wholeType },
+  pin: { sequence: wholeType },
+  end: { blocks: countsType, counters: countsType },
+}
+const planLists = { evicted: wholesType, swaps_out: pairsType, swaps_in: pairsType, fresh: wholesType, copies: pairsType }
+
+function checkEvent(event) {
+  if (!isObject(event)) throw new Error("is not an event")
+  if (!Object.hasOwn(fieldsOf, event.event)) throw new Error(`has an unknown event ${JSON.stringify(event.event)}`)
+  const optional = event.event === "plan" ? planLists : {}
+  recordType(fieldsOf[event.event], { changes: changesType, ...optional })(event, "")
 }
 
 /** The moments at which passes begin: each pass is everything from its plan to the next plan. */
@@ -108,11 +183,11 @@ function emptyState(header) {
 
 /** Makes the state that of the moment after `event`. */
 function apply(state, event) {
-  const known = { plan, commit, abort: takeBack, free: leave, fork, pin, refuse: nothing, end: nothing }
-  if (!Object.hasOwn(known, event.event)) throw new Error(`has an unknown event "${event.event}"`)
-  if (event.event === "commit") commit(state)
+  const effects = { plan, commit: nothing, abort: takeBack, free: leave, fork, pin, refuse: nothing, end: nothing }
+  if (event.event === "plan") expectFindable(state, event.evicted || [])
+  if (event.event === "commit") commit(state, event)
   change(state, event.changes || {})
-  if (event.event !== "commit") known[event.event](state, event)
+  effects[event.event](state, event)
 }
 
 function nothing() {}
@@ -122,16 +197,35 @@ function plan(state, event) {
   for (const wanted of event.sequences) {
     const sequence = sequenceOf(state, wanted.sequence)
     state.seen.add(wanted.sequence)
+    if (wanted.texts && wanted.texts.length !== wanted.token_ids.length) {
+      throw new Error(`has not one text for each token of ${letter(wanted.sequence)}`)
+    }
     wanted.token_ids.forEach((id, n) => sequence.tokens.push({ id, text: wanted.texts ? wanted.texts[n] : `#${id}` }))
     const isWhole = sequence.tokens.length === wanted.length
     if (!isWhole) throw new Error(`does not tell all tokens of ${letter(wanted.sequence)}`)
   }
+  for (const [, to] of event.copies || []) {
+    if (!writerOf(event, to)) throw new Error(`copies to block ${to}, which the plan gives to no sequence`)
+  }
+}
+
+function expectFindable(state, blocks) {
+  for (const block of blocks) {
+    if (!state.contents[block]) throw new Error(`evicts block ${block}, whose content cannot be found`)
+  }
+}
+
+/** What a plan says of the sequence that gets a block. */
+function writerOf({ sequences, changes = {} }, block) {
+  const tables = changes.tables || {}
+  return sequences.find(({ sequence }) => (tables[sequence] || []).includes(block))
 }
 
 /** The pass runs: what the plan says is done to memory, in this order. */
-function commit(state) {
+function commit(state, { sequences }) {
   const event = state.outstanding
   if (!event) throw new Error("commits a plan that is not there")
+  sequences.forEach((id) => sequenceOf(state, id))
   for (const [block, host] of event.swaps_out || []) state.hostMemory.set(host, tokensIn(state, block).slice())
   for (const [host, block] of event.swaps_in || []) state.memory.set(block, (state.hostMemory.get(host) || []).slice())
   for (const block of event.fresh || []) state.memory.set(block, [])
@@ -158,7 +252,7 @@ function countPlan(counters, event) {
 
 function takeBack(state) {
   state.outstanding = null
-  for (const sequence of state.sequences.values()) sequence.tokens.length = sequence.length
+  for (const sequence of state.sequences.values()) sequence.tokens = sequence.tokens.slice(0, sequence.length)
 }
 
 function leave(state, event) {
@@ -179,7 +273,8 @@ function change(state, changes) {
     if (table === null) {
       state.sequences.delete(Number(id))
     } else {
-      if (!state.sequences.has(Number(id))) state.sequences.set(Number(id), { length: 0, tokens: [], pinned: false })
+      const none = { table: [], length: 0, tokens: [], pinned: false }
+      if (!state.sequences.has(Number(id))) state.sequences.set(Number(id), none)
       sequenceOf(state, Number(id)).table = table
     }
   }
@@ -229,6 +324,14 @@ function checkState(state) {
       if (!(block in counted)) throw new Error(`gives ${letter(id)} block ${block}, which is not in the pool`)
       ++counted[block]
     }
+    const { length, tokens, table } = sequence
+    if (length > tokens.length) throw new Error(`stores ${length} tokens of ${letter(id)}, which has ${tokens.length}`)
+    if (tokens.length > table.length * state.blockSize) {
+      throw new Error(`gives ${letter(id)} ${table.length} blocks for ${tokens.length} tokens`)
+    }
+  }
+  for (const block of state.free) {
+    if (!(block in counted)) throw new Error(`frees block ${block}, which is not in the pool`)
   }
   const inQueue = new Set(state.free)
   if (inQueue.size !== state.free.length) throw new Error("leaves a block twice in the free queue")
@@ -304,7 +407,7 @@ function blockView(state, block) {
   const known = Math.max(0, ...owners.map(({ index, sequence }) => sequence.tokens.length - start(index)))
   const longest = owners.find(({ index, sequence }) => sequence.tokens.length - start(index) === known)
   const slots = Array.from({ length: state.blockSize }, (_, offset) => {
-    if (cached) return { is: "stored", token: tokens[offset] }
+    if (cached && tokens[offset]) return { is: "stored", token: tokens[offset] }
     if (offset < stored && tokens[offset]) return { is: present, token: tokens[offset] }
     if (offset < known) return { is: "planned", token: longest.sequence.tokens[start(longest.index) + offset] }
     return { is: "empty" }
@@ -524,13 +627,11 @@ function takenWords(blocks, { isFlat, isShared }) {
 }
 
 function copyWords(from, to, event) {
-  const tables = event.changes.tables || {}
-  const writer = event.sequences.find(({ sequence }) => (tables[sequence] || []).includes(to))
-  const name = letter(writer.sequence)
+  const name = letter(writerOf(event, to).sequence)
   return `${name} will write to block ${from}, which other sequences share. The pass copies it to block ${to} first.`
 }
 
-function commitWords({ sequences, changes }, before) {
+function commitWords({ sequences, changes = {} }, before) {
   const lengths = changes.lengths || {}
   const stored = sequences.map((id) => `${letter(id)} ${lengths[id] ?? sequenceOf(before, id).length}`)
   const done = stored.length > LONGEST_LIST ? `The pass of ${stored.length} sequences is queued.`
@@ -540,7 +641,7 @@ function commitWords({ sequences, changes }, before) {
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
 }
 
-function freeWords({ sequence, reason, changes }, before, { isFlat }) {
+function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,

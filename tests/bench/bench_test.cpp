@@ -125,6 +125,10 @@ TEST(BenchPrograms, RefuseWhatTheyDoNotKnowInOneLine) {
   for (const char* program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
     expect_refusal(program, {"--pool=7"}, 2, {"--pool=7"});
     expect_refusal(program, {"--benchmark_min_time=soon"}, 2, {"benchmark_min_time", "soon"});
+    for (const char* option : {"--benchmark_format=xml", "--benchmark_out_format=xml", "--benchmark_color="})
+      expect_refusal(program, {option}, 2, {"error: an option of Google Benchmark has a value"});
+    for (const char* option : {"--benchmark_repetitions=0", "--benchmark_repetitions=-1"})
+      expect_refusal(program, {option}, 2, {option, "at least 1"});
   }
 }
 

@@ -309,8 +309,22 @@ class PlayerTest(unittest.TestCase):
             "a huge pool": ([good[0].replace('"blocks":5', '"blocks":5000000000')] + good[1:],
                             "line 1: has blocks 5000000000"),
             "an unknown event": (good[:1] + ['{"event":"dance"}'] + good[1:], 'line 2: has an unknown event "dance"'),
-            "an event that is not whole": (good[:1] + ['{"event":"plan"}'] + good[1:], "line 2: lacks something"),
+            "an event that is not whole": (good[:1] + ['{"event":"plan"}'] + good[1:], 'line 2: lacks "sequences"'),
             "empty": ([], "line 1: is not the first line of a trace"),
+            "blocks of no tokens": ([good[0].replace('"block_size":4', '"block_size":0')] + good[1:],
+                                    "line 1: has no block_size"),
+            "a text too few": ([good[0], good[1].replace('"texts":["The",', '"texts":[')] + good[2:],
+                               "line 2: has not one text for each token of A"),
+            "lost content": ([good[0], good[1].replace('"changes"', '"evicted":[3],"changes"')] + good[2:],
+                             "line 2: evicts block 3, whose content cannot be found"),
+            "a copy for no one": ([good[0], good[1].replace('"changes"', '"copies":[[0,4]],"changes"')] + good[2:],
+                                  "line 2: copies to block 4, which the plan gives to no sequence"),
+            "a pass of another": ([*good[:2], good[2].replace('"sequences":[0', '"sequences":[7')] + good[3:],
+                                  "line 3: speaks of sequence H, which holds nothing"),
+            "too many stored": ([*good[:2], re.sub('"lengths":{"0":[0-9]+', '"lengths":{"0":99', good[2])] + good[3:],
+                                "line 3: stores 99 tokens of A, which has"),
+            "a free block that is none": ([good[0], good[1].replace('"free":{', '"free":{"back":[77],')] + good[2:],
+                                          "line 2: frees block 77, which is not in the pool"),
         }
         for name, (lines, words) in damages.items():
             with self.subTest(damage=name):
@@ -318,6 +332,35 @@ class PlayerTest(unittest.TestCase):
                 self.play_file(lines)
                 self.assertIn(words, self.browser.run(PROBLEM))
                 self.assertEqual(self.browser.console(), [])
+
+    def test_a_field_of_another_type_is_refused_with_its_line_and_its_name(self):
+        self.open()
+        for trace in ("eviction", "fork", "preemption"):
+            lines = [json.loads(line) for line in self.lines_of(trace)]
+            seen, damages = set(), []  # each kind of field once
+            for number, line in enumerate(lines[1:], 2):
+                for path, value in fields_of(line):
+                    kind = (line["event"], *("0" if str(name).isdigit() else name for name in path))
+                    if kind not in seen and path != ("event",):
+                        damages += [(number, path, other) for other in of_other_types(path, value)]
+                    seen.add(kind)
+            self.assertGreater(len(damages), 100)
+            messages = self.browser.run("""
+                const [lines, damages] = arguments
+                return damages.map(([number, path, value]) => {
+                  const damaged = structuredClone(lines)
+                  const holder = path.slice(0, -1).reduce((at, name) => at[name], damaged[number - 1])
+                  holder[path[path.length - 1]] = value
+                  try {
+                    new Trace(damaged)
+                    return "is played"
+                  } catch (error) {
+                    return error instanceof TraceError ? error.message : `uncaught: ${error}`
+                  }
+                })""", lines, damages)
+            for (number, path, value), message in zip(damages, messages):
+                name = ".".join(map(str, path))
+                self.assertEqual(message, f'line {number}: has "{name}" of a wrong type', value)
 
     def test_a_trace_without_its_last_line_is_played_and_said_to_be_cut_off(self):
         self.open()
@@ -366,6 +409,25 @@ class PlayerTest(unittest.TestCase):
         """The lines of a prepared trace, as the program wrote them."""
         script = (PLAYER / "traces" / f"{name}.js").read_text(encoding="utf-8").splitlines()
         return [line.removesuffix(",") for line in script[2:-1]]
+
+
+def fields_of(value, path=()):
+    """All fields below a value, each with its path."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, field in inner:
+        yield (*path, name), field
+        yield from fields_of(field, (*path, name))
+
+
+def of_other_types(path, value):
+    """What a trace never has in the place of a value."""
+    if value is None:
+        return []
+    examples = {int: [-1, 1.5, "1", [], {}], str: [1, [], {}], list: [1, "x", {}], dict: [1, "x", []]}
+    others = [True, *examples[type(value)]]
+    if path == ("changes", "free"):  # may be a list, too
+        others.remove([])
+    return others if path[:-1] in (("changes", "tables"), ("changes", "contents"), ("changes", "host")) else [*others, None]
 
 
 # Texts whose contrast with what is behind them is less than 4.5 to 1 (WCAG 2.1, 1.4.3). A pattern or a blend counts as

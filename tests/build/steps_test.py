@@ -5,6 +5,7 @@ The programs are stand-ins here, in a copy of the script's folder; nothing is me
 Usage: steps_test.py BUILD, the folder in whose bin/ the real programs are.
 """
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,14 @@ BUILD = None
 
 STEPS = ["step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"]
 SAYS_THAT_IT_RUNS_AND_WAITS = 'echo $$ >"$ROOT/running"; exec sleep 1000'
+
+
+def end_if_there_is(*processes):
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 class StepsScript(unittest.TestCase):
@@ -44,10 +53,12 @@ class StepsScript(unittest.TestCase):
                      f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_step2_flat_cache" "$@"\n{body}')
         self.program("compare_benchmarks", 'printf "%s\\n" "$@" >"$ROOT/compared"; echo the table')
 
-    def start(self, *arguments, stdin=subprocess.DEVNULL):
-        environment = dict(os.environ, STEPS_BUILT="1", ROOT=str(self.folder), TMPDIR=str(self.folder / "tmp"),
-                           CUDA_VISIBLE_DEVICES="")
-        return subprocess.Popen([self.folder / "steps", *arguments], env=environment, stdin=stdin,
+    def environment(self, **others):
+        return {**os.environ, "STEPS_BUILT": "1", "ROOT": str(self.folder), "TMPDIR": str(self.folder / "tmp"),
+                "CUDA_VISIBLE_DEVICES": "", **others}
+
+    def start(self, *arguments, stdin=subprocess.DEVNULL, environment=None):
+        return subprocess.Popen([self.folder / "steps", *arguments], env=environment or self.environment(), stdin=stdin,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def steps(self, *arguments):
@@ -112,6 +123,21 @@ class StepsScript(unittest.TestCase):
             self.assertEqual([name for name in self.files(".") if name.endswith(".new")], [])
             self.assertEqual(self.files("tmp"), [])
 
+    def test_signals_end_what_the_program_has_started(self):
+        starts = 'set -m; "$ROOT/build/bin/{}" & wait'  # in a process group of its own
+        for step in STEPS:
+            self.program(step, starts.format("child"))
+        self.program("child", starts.format("grandchild"))
+        self.program("grandchild", 'echo $$ $PPID >"$ROOT/running"; exec sleep 1000')
+        os.mkfifo(self.folder / "running")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start("compare")
+            grandchild, child = map(int, (self.folder / "running").read_text().split())
+            self.addCleanup(end_if_there_is, grandchild, child)
+            process.send_signal(number)
+            process.communicate(timeout=20)  # until the last one closes its stdout
+            self.assertEqual(process.returncode, -number)
+
     def test_signals_end_bench(self):
         self.benches(SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("bench")
@@ -134,6 +160,67 @@ class StepsScript(unittest.TestCase):
     def test_signals_end_numbers(self):
         self.program("numbers", SAYS_THAT_IT_RUNS_AND_WAITS)
         self.expect_that_signals_end("numbers")
+
+    # ---- building ----
+
+    def project(self, configured="", built="true"):
+        """What ./steps builds here: shell commands that run when it is configured, and when it is built. The environment."""
+        (self.folder / "CMakePresets.json").write_text(json.dumps({"version": 3, "configurePresets": [
+            {"name": "default", "generator": "Ninja", "binaryDir": "${sourceDir}/build"}]}))
+        (self.folder / "CMakeLists.txt").write_text(f"""
+            cmake_minimum_required(VERSION 3.21)
+            project(stand_in NONE)
+            execute_process(COMMAND bash -c [[{configured}]])
+            add_custom_target(compare_reports COMMAND bash "${{CMAKE_SOURCE_DIR}}/built.sh" VERBATIM)
+            foreach(step IN ITEMS {" ".join(STEPS)})
+              add_custom_target(${{step}})
+            endforeach()""")
+        (self.folder / "built.sh").write_text(built)
+        self.program("dpkg-query", "echo install ok installed")
+        for step in STEPS:
+            self.program(step, "echo {}")
+        self.program("compare_reports", "echo the table")
+        return self.environment(STEPS_BUILT="", PATH=f"{self.folder}/build/bin:{os.environ['PATH']}")
+
+    def expect_that_signals_end_the_build(self, environment):
+        os.mkfifo(self.folder / "running")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.start("compare", environment=environment)
+            program = int((self.folder / "running").read_text())
+            self.addCleanup(end_if_there_is, program)
+            process.send_signal(number)
+            process.communicate(timeout=20)  # until the last one closes its stderr
+            self.assertEqual(process.returncode, -number)
+            self.assertEqual(self.files("tmp"), [])
+
+    def test_signals_end_a_build(self):
+        self.expect_that_signals_end_the_build(self.project(built=SAYS_THAT_IT_RUNS_AND_WAITS))
+
+    def test_signals_end_the_configuration_of_a_build(self):
+        self.expect_that_signals_end_the_build(self.project(configured=SAYS_THAT_IT_RUNS_AND_WAITS))
+
+    def test_a_second_one_waits_until_the_first_has_built(self):
+        for name in ("running", "go on"):
+            os.mkfifo(self.folder / name)
+        environment = self.project(configured='echo "$ROOT" >"$ROOT/running"; read -r word <"$ROOT/go on"; echo 1 >>"$ROOT/configured"')
+        first = self.start("compare", environment=environment)
+        (self.folder / "running").read_text()  # waits until it runs
+        second = self.start("compare", environment=environment)
+        self.assertEqual(second.stderr.readline(), f"Waiting for another ./steps, which builds in {self.folder}/build\n")
+        (self.folder / "go on").write_text("go on\n")
+        for process in (first, second):
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (0, "the table\n"), err)
+        self.assertEqual((self.folder / "configured").read_text(), "1\n")
+
+    def test_what_a_build_leaves_running_makes_no_one_wait(self):
+        environment = self.project(built='sleep 1000 >/dev/null 2>&1 & echo $! >>"$ROOT/left"')  # as a compiler cache's server
+        for _ in range(2):
+            process = self.start("compare", environment=environment)
+            _, err = process.communicate(timeout=60)
+            self.addCleanup(end_if_there_is, *map(int, (self.folder / "left").read_text().split()))
+            self.assertEqual(process.returncode, 0, err)
+            self.assertNotIn("Waiting", err)
 
     # ---- fuzzers ----
 
@@ -200,9 +287,13 @@ class StepsScript(unittest.TestCase):
             self.expect_refusal(command, "nonsense")
             self.expect_refusal(command, "--threads=1", "nonsense")
             refusal = "".join(self.steps(command, "--nonsense")[2])
-            named = re.findall(r"--[a-z-]+", refusal.split("its options are")[1])
+            named = re.findall(r"--[a-z_-]+", refusal.split("its options are")[1])
             self.assertEqual(sorted(named), sorted(set(named)), "an option is named twice")
+            self.assertEqual({"--benchmark", "--demo", "--json", "--logits"} & set(named), set())
         self.expect_refusal("compare", "--block-size=8")  # of some steps only
+        for option in ("--demo", "--json", "--json=1", "--logits=1"):  # choose what is printed
+            self.expect_refusal("compare", option)
+        self.expect_refusal("bench", "--benchmark")
         self.expect_refusal("bench", "--prompt")
         self.expect_refusal("plots", "--nonsense")
         self.expect_refusal("plots", "no-such-record.json")
@@ -234,7 +325,7 @@ class StepsScript(unittest.TestCase):
         options = re.findall(r"^  (--[a-z-]+)( ?\S*)", told, re.MULTILINE)
         self.assertGreater(len(options), 10)
         for option, value in options:
-            if option not in ("--json", "--logits", "--help", "--version"):
+            if option not in ("--json", "--logits", "--demo", "--help", "--version"):
                 self.assertEqual(self.steps("compare", f"{option}=1"), (0, "the table\n", []), option)
 
     def test_compare_gives_its_stdin_to_every_step(self):
@@ -246,6 +337,36 @@ class StepsScript(unittest.TestCase):
             self.assertEqual(process.communicate("a text;", timeout=60)[0], "the table\n")
             self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
             (self.folder / "read").unlink()
+
+    def test_compare_copies_for_every_step_what_can_be_read_only_once(self):
+        for step in STEPS:
+            self.program(step, 'while [ "$1" != --prompt-file ]; do shift; done; cat "$2" >>"$ROOT/read"; echo "{}"')
+        self.program("compare_reports", "echo the table")
+        text = self.folder / "text"
+        text.write_text("a text;")
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        for name in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+            for kind in ("file", "pipe"):
+                with self.subTest(name=name, kind=kind):
+                    with text.open() as file:
+                        process = self.start("compare", "--prompt-file", name, stdin=file if kind == "file" else subprocess.PIPE)
+                    self.assertEqual(process.communicate("a text;" if kind == "pipe" else None, timeout=60),
+                                     ("the table\n", ""))
+                    self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+                (self.folder / "read").unlink()
+        with self.subTest("a FIFO"):
+            process = self.start("compare", "--prompt-file", fifo)
+            fifo.write_text("a text;")
+            self.assertEqual(process.communicate(timeout=60), ("the table\n", ""))
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+            (self.folder / "read").unlink()
+        with self.subTest("<(...)"):
+            words = "./steps compare --prompt-file <(printf 'a text;')"
+            ran = subprocess.run(["bash", "-c", words], cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+            self.assertEqual((ran.stdout, ran.stderr), ("the table\n", ""))
+            self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
+        self.assertEqual(self.files("tmp"), [])
 
     def test_quick_and_a_filter_both_hold(self):
         self.assertIsNone(self.filter_of())
@@ -267,6 +388,11 @@ class StepsScript(unittest.TestCase):
             code, out, errors = self.steps("bench", "--quick", f"--benchmark_filter={given}")
             self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
             self.assertIn(said, errors[0])
+
+    def test_diff_takes_two_numbers_and_no_more(self):
+        for words in (["3", "4", "5"], ["3"], ["3 4"], ["0", "4"], []):
+            self.assertEqual(self.steps("diff", *words),
+                             (2, "", ["error: ./steps diff takes two step numbers, as in ./steps diff 3 4"]))
 
     def test_diff_sets_pool_beside_pool_and_manager_beside_manager(self):
         for step in STEPS:
