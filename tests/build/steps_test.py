@@ -64,7 +64,7 @@ class StepsScript(unittest.TestCase):
     def steps(self, *arguments):
         """Exit code, stdout, and the lines of stderr that are not progress."""
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         return process.returncode, out, [line for line in err.splitlines() if not line.startswith("round ")]
 
     def files(self, folder):
@@ -116,12 +116,24 @@ class StepsScript(unittest.TestCase):
             process = self.start(*command)
             program = int((self.folder / "running").read_text())  # waits until it runs
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
             self.assertEqual(process.returncode, -number)
             with self.assertRaises(ProcessLookupError, msg="the program goes on"):
                 os.kill(program, 0)
             self.assertEqual([name for name in self.files(".") if name.endswith(".new")], [])
             self.assertEqual(self.files("tmp"), [])
+
+    def test_a_signal_just_after_the_start_ends_the_program(self):
+        for step in STEPS:
+            self.program(step, SAYS_THAT_IT_RUNS_AND_WAITS)
+        script = self.folder / "steps"
+        text = script.read_text()
+        self.assertIn("\n  child=$!\n", text)
+        script.write_text(text.replace("\n  child=$!\n", '\n  read -r <"$ROOT/running"; kill -TERM $$\n  child=$!\n'))
+        os.mkfifo(self.folder / "running")
+        process = self.start("compare")
+        process.communicate(timeout=300)  # until the program closes its stdout
+        self.assertEqual(process.returncode, -signal.SIGTERM)
 
     def test_signals_end_what_the_program_has_started(self):
         starts = 'set -m; "$ROOT/build/bin/{}" & wait'  # in a process group of its own
@@ -135,7 +147,7 @@ class StepsScript(unittest.TestCase):
             grandchild, child = map(int, (self.folder / "running").read_text().split())
             self.addCleanup(end_if_there_is, grandchild, child)
             process.send_signal(number)
-            process.communicate(timeout=20)  # until the last one closes its stdout
+            process.communicate(timeout=300)  # until the last one closes its stdout
             self.assertEqual(process.returncode, -number)
 
     def test_signals_end_bench(self):
@@ -189,7 +201,7 @@ class StepsScript(unittest.TestCase):
             program = int((self.folder / "running").read_text())
             self.addCleanup(end_if_there_is, program)
             process.send_signal(number)
-            process.communicate(timeout=20)  # until the last one closes its stderr
+            process.communicate(timeout=300)  # until the last one closes its stderr
             self.assertEqual(process.returncode, -number)
             self.assertEqual(self.files("tmp"), [])
 
@@ -209,7 +221,7 @@ class StepsScript(unittest.TestCase):
         self.assertEqual(second.stderr.readline(), f"Waiting for another ./steps, which builds in {self.folder}/build\n")
         (self.folder / "go on").write_text("go on\n")
         for process in (first, second):
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=300)
             self.assertEqual((process.returncode, out), (0, "the table\n"), err)
         self.assertEqual((self.folder / "configured").read_text(), "1\n")
 
@@ -217,7 +229,7 @@ class StepsScript(unittest.TestCase):
         environment = self.project(built='sleep 1000 >/dev/null 2>&1 & echo $! >>"$ROOT/left"')  # as a compiler cache's server
         for _ in range(2):
             process = self.start("compare", environment=environment)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=300)
             self.addCleanup(end_if_there_is, *map(int, (self.folder / "left").read_text().split()))
             self.assertEqual(process.returncode, 0, err)
             self.assertNotIn("Waiting", err)
@@ -358,7 +370,7 @@ class StepsScript(unittest.TestCase):
         with self.subTest("a FIFO"):
             process = self.start("compare", "--prompt-file", fifo)
             fifo.write_text("a text;")
-            self.assertEqual(process.communicate(timeout=60), ("the table\n", ""))
+            self.assertEqual(process.communicate(timeout=300), ("the table\n", ""))
             self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
             (self.folder / "read").unlink()
         with self.subTest("<(...)"):
