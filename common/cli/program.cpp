@@ -59,8 +59,20 @@ void add_notes(Program& program, const Encoding& encoding, const std::string& na
                     name, text_of_token(*program.tokenizer, *encoding.doubled)));
 }
 
-/// @throws InputError that begins with `name`, for a text that cannot be encoded.
+/// Refuses a text that no encoding makes short enough, before the encoding, which takes long.
+void check_text_length(const Program& program, const std::string& text, const std::string& name) {
+  const ModelConfig& config = program.model->config();
+  const std::int64_t tokens = config.max_position_embeddings - 1;
+  const std::optional<std::int64_t> bytes_of_a_token = program.tokenizer->most_bytes_of_a_token();
+  if (!bytes_of_a_token || std::ssize(text) <= tokens * *bytes_of_a_token) return;
+  throw InputError(fmt::format(
+      "{} has {} bytes and {}; more than {} bytes are always more than {} tokens; give a shorter text", name,
+      text.size(), config.context_sentence(), tokens * *bytes_of_a_token, tokens));
+}
+
+/// @throws InputError that begins with `name`, for a text that cannot be encoded or is too long.
 std::vector<std::int32_t> encode(Program& program, const std::string& text, const std::string& name) {
+  check_text_length(program, text, name);
   Encoding encoding;
   try {
     encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
