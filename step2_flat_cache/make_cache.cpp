@@ -3,8 +3,10 @@
 #include "step2_flat_cache/make_cache.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
@@ -16,9 +18,9 @@ namespace kvcache {
 namespace {
 
 /// One reservation per request, of --max-seq-len positions or else of the model's context. Where reservations
-/// of the model's context exceed the memory, a run reserves what its longest request needs, and a server what
-/// fits.
-FlatCacheShape reservation(const Program& program) {
+/// of the model's context exceed the memory, a run reserves what its longest request needs and notes it, and
+/// a server reserves what fits.
+FlatCacheShape reservation(const Program& program, std::vector<std::string>& notes) {
   const ModelConfig& config = program.model->config();
   FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,
                        config.kv_bytes_per_token(size_of(program.dtype))};
@@ -26,17 +28,18 @@ FlatCacheShape reservation(const Program& program) {
     shape.max_seq_len = *program.options.max_seq_len;
     return shape;
   }
-  const std::int64_t wanted = shape.sequences * shape.max_seq_len * shape.bytes_per_token;
+  // Divided, because the bytes of all reservations may exceed 64 bits.
+  const std::int64_t bytes_per_position = shape.sequences * shape.bytes_per_token;
   if (program.options.serve) {
-    const std::int64_t fitting = program.memory_to_serve / (shape.sequences * shape.bytes_per_token);
+    const std::int64_t fitting = program.memory_to_serve / bytes_per_position;
     shape.max_seq_len = std::clamp<std::int64_t>(fitting, 1, shape.max_seq_len);
-  } else if (wanted > program.memory) {
+  } else if (shape.max_seq_len > program.memory / bytes_per_position) {
     shape.max_seq_len = longest_request(program);
-    fmt::print(
-        stderr,
-        "note: {} reservations of {} positions are {} bytes, more than {} has; reserving the {} needed\n",
-        shape.sequences, config.max_position_embeddings, wanted, program.gpu ? "the GPU" : "this machine",
-        shape.max_seq_len);
+    notes.push_back(fmt::format(
+        "{} reservations of {} positions, {} bytes each, are more than {} has; reserving the {} needed",
+        shape.sequences, config.max_position_embeddings,
+        config.max_position_embeddings * shape.bytes_per_token, program.gpu ? "the GPU" : "this machine",
+        shape.max_seq_len));
   }
   return shape;
 }
@@ -52,10 +55,11 @@ std::unique_ptr<KvStore> make_store(const Program& program, const FlatCacheShape
 }  // namespace
 
 Cache make_flat_cache(const Program& program) {
-  const FlatCacheShape shape = reservation(program);
+  std::vector<std::string> notes;
+  const FlatCacheShape shape = reservation(program, notes);
   auto manager = std::make_unique<FlatCacheManager>(shape);
   check_capacity(program, *manager, "raise --max-seq-len");
-  return {std::move(manager), make_store(program, shape)};
+  return {std::move(manager), make_store(program, shape), std::move(notes)};
 }
 
 }  // namespace kvcache

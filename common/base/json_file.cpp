@@ -124,9 +124,7 @@ class StrictReader : public json::json_sax_t {
     return true;
   }
   bool enter() {
-    if (fields_.size() == max_depth)
-      throw InputError(fmt::format("{}: nested more than {} levels deep at {}", source_, max_depth,
-                                   place_of(first_deeper_than(max_depth, text_), text_)));
+    if (fields_.size() == max_depth) refuse_deep_nesting(text_, source_);
     fields_.emplace_back();
     return count();
   }
@@ -150,6 +148,13 @@ json parse_json(std::string_view text, const std::string& source) {
   StrictReader reader(text, source);
   json::sax_parse(text, &reader);
   return json::parse(text);
+}
+
+void refuse_deep_nesting(std::string_view text, const std::string& source) {
+  const std::size_t place = first_deeper_than(max_depth, text);
+  if (place == text.size()) return;
+  throw InputError(
+      fmt::format("{}: nested more than {} levels deep at {}", source, max_depth, place_of(place, text)));
 }
 
 json read_json_file(const std::filesystem::path& path, std::uintmax_t max_bytes) {

@@ -19,6 +19,12 @@ namespace kvcache {
 /// @throws InputError "<source>: ..." with the place in the text.
 [[nodiscard]] nlohmann::json parse_json(std::string_view text, const std::string& source);
 
+/// Checks that no value of `text` is nested beyond 64 levels: the library prints and compares values by
+/// recursion, so deeper ones end the program. For files whose other rules are looser than those of
+/// `parse_json`.
+/// @throws InputError "<source>: ..." with the place in the text.
+void refuse_deep_nesting(std::string_view text, const std::string& source);
+
 /// Reads and parses a whole file of at most `max_bytes`. The default, 100 MB, is three times the largest
 /// tokenizer.json.
 /// @throws InputError naming the file: missing, not a regular file, unreadable, too large, a Git LFS pointer,

@@ -115,6 +115,7 @@ StepRuns read_step_runs(const std::filesystem::path& file) {
   const std::string nan = ": NaN";
   for (std::size_t at = 0; (at = text.find(nan, at)) != std::string::npos;)
     text.replace(at, nan.size(), ": null");
+  refuse_deep_nesting(text, file.string());
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::string reason = "it is not whole JSON";
   try {

@@ -169,7 +169,9 @@ void check_alike(const ReportFile& first, const ReportFile& report) {
 std::vector<ReportFile> read_reports(std::span<const char* const> names) {
   std::vector<ReportFile> reports;
   for (const char* name : names) {
-    json content = json::parse(read_whole_file(name), nullptr, /*allow_exceptions=*/false);
+    const std::string text = read_whole_file(name);
+    refuse_deep_nesting(text, name);
+    json content = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (content.is_discarded()) {
       throw InputError(
           fmt::format("{} is not JSON; give the --json output of this project's steps, unchanged", name));

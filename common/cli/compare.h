@@ -16,7 +16,7 @@ struct ReportFile {
 };
 
 /// @param names  paths of files or pipes
-/// @throws InputError that names the first file that cannot be read or is not JSON.
+/// @throws InputError that names the first file that cannot be read, is not JSON or is nested too deep.
 [[nodiscard]] std::vector<ReportFile> read_reports(std::span<const char* const> names);
 
 /// The texts of the first report, then a table with a column for each report and a row for each figure. Its

@@ -59,8 +59,20 @@ void add_notes(Program& program, const Encoding& encoding, const std::string& na
                     name, text_of_token(*program.tokenizer, *encoding.doubled)));
 }
 
-/// @throws InputError that begins with `name`, for a text that cannot be encoded.
+/// Refuses a text that no encoding makes short enough, before the encoding, which takes long.
+void check_text_length(const Program& program, const std::string& text, const std::string& name) {
+  const ModelConfig& config = program.model->config();
+  const std::int64_t tokens = config.max_position_embeddings - 1;
+  const std::optional<std::int64_t> bytes_of_a_token = program.tokenizer->most_bytes_of_a_token();
+  if (!bytes_of_a_token || std::ssize(text) <= tokens * *bytes_of_a_token) return;
+  throw InputError(fmt::format(
+      "{} has {} bytes and {}; more than {} bytes are always more than {} tokens; give a shorter text", name,
+      text.size(), config.context_sentence(), tokens * *bytes_of_a_token, tokens));
+}
+
+/// @throws InputError that begins with `name`, for a text that cannot be encoded or is too long.
 std::vector<std::int32_t> encode(Program& program, const std::string& text, const std::string& name) {
+  check_text_length(program, text, name);
   Encoding encoding;
   try {
     encoding = program.tokenizer->encode_text(text, !program.options.no_special_tokens);
@@ -178,15 +190,23 @@ bool shows_progress(const Options& options) {
   return stderr_is_terminal() && (!options.json || isatty(STDOUT_FILENO) == 1);
 }
 
-/// Runs the program's requests, and writes what the cache does to the file that --trace names.
-/// @throws InputError if the file cannot be opened, RunError if it cannot be written.
-Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSettings settings) {
-  const std::string& name = program.options.trace;
-  if (name.empty()) return run(*program.model, traced, store, program.requests, settings);
-  std::ofstream file(name, std::ios::binary);
+/// The file that --trace names; not open if there is none.
+/// @throws InputError if it cannot be opened.
+std::ofstream open_trace(const std::string& name) {
+  std::ofstream file;
+  if (name.empty()) return file;
+  file.open(name, std::ios::binary);
   if (!file)
     throw InputError(fmt::format("--trace cannot write \"{}\": {}; give a file that can be written", name,
                                  std::strerror(errno)));
+  return file;
+}
+
+/// Runs the program's requests, and writes what the cache does to `file` if it is open.
+/// @throws RunError if it cannot be written.
+Report run_with_trace(Program& program, KvManager& traced, KvStore& store, std::ofstream& file,
+                      RunSettings settings) {
+  if (!file.is_open()) return run(*program.model, traced, store, program.requests, settings);
   TracingManager::TextOfToken text;
   if (program.tokenizer) text = [&](std::int32_t id) { return text_of_token(*program.tokenizer, id); };
   TracingManager manager(traced, file, name_of(program.step), program.model_name, text);
@@ -198,7 +218,8 @@ Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSe
   manager.end(report.blocks, report.counters);
   file.close();
   if (!file)
-    throw RunError(fmt::format("the trace could not be written to {}; check that the disk has room", name));
+    throw RunError(fmt::format("the trace could not be written to {}; check that the disk has room",
+                               program.options.trace));
   return report;
 }
 
@@ -207,6 +228,8 @@ Report run_with_trace(Program& program, KvManager& traced, KvStore& store, RunSe
 Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
   const Options& options = program.options;
   const ModelConfig& config = program.model->config();
+  std::ofstream trace = open_trace(options.trace);
+  print_notes(program, cache);
   RunSettings settings{.keep_logits = options.logits,
                        .preempt_every = options.debug_preempt_every,
                        .pinned_prefix = program.pinned_prefix};
@@ -227,7 +250,7 @@ Report run_on_terminal(Program& program, const Cache& cache, bool is_live) {
     };
   }
   KvStore& store = program.gpu ? *cache.store : progress;
-  return run_with_trace(program, *cache.manager, store, settings);
+  return run_with_trace(program, *cache.manager, store, trace, settings);
 }
 
 /// Sets the text of the output. Where tokenizer.json's decoder fails, the text ends there, and the sequence
@@ -321,8 +344,6 @@ Program load_program(Step step, Options options) {
     program.pinned_prefix = encode(program, given.system_prompt, "the system prompt");
     check_prompt("the system prompt", program.pinned_prefix, program.model->config());
   }
-  // Only now: a refusal is a single line, without notes before it.
-  for (const std::string& note : program.notes) fmt::print(stderr, "note: {}\n", note);
   program.memory = memory_for_kv(program);
   program.memory_to_serve = program.gpu ? program.memory : machine_memory().available / 2;
   return program;
@@ -366,6 +387,12 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
   for (std::size_t n = 0; n < program.requests.size(); ++n)
     check(fmt::format("prompt {}", static_cast<std::int64_t>(n) / program.options.samples + 1),
           program.requests[n].prompt_ids);
+}
+
+void print_notes(const Program& program, const Cache& cache) {
+  for (const auto* notes : {&program.notes, &cache.notes}) {
+    for (const std::string& note : *notes) fmt::print(stderr, "note: {}\n", note);
+  }
 }
 
 Report run_and_print(Program& program, const Cache& cache) {

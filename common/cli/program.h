@@ -44,8 +44,9 @@ struct Program {
 
 /// A step's cache: its bookkeeping and its storage.
 struct Cache {
-  std::unique_ptr<KvManager> manager;  ///< plans passes
-  std::unique_ptr<KvStore> store;      ///< follows the plans
+  std::unique_ptr<KvManager> manager;   ///< plans passes
+  std::unique_ptr<KvStore> store;       ///< follows the plans
+  std::vector<std::string> notes = {};  ///< where it differs from what the command line asks for
 };
 
 /// How a step makes its cache for a program.
@@ -73,8 +74,12 @@ std::int64_t tokens_of_all_requests(const Program& program);
 /// `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);
 
-/// Runs the program's requests and prints the report on stdout, as JSON or as text. A terminal shows the
-/// texts while they are generated.
+/// Prints the notes of both on stderr, a line each. Called when nothing can be refused any more, because a
+/// refusal is a single line.
+void print_notes(const Program& program, const Cache& cache);
+
+/// Prints the notes, runs the program's requests and prints the report on stdout, as JSON or as text. A
+/// terminal shows the texts while they are generated.
 /// @throws RunError that names the sequences that failed, after the report is printed. If all have failed, no
 /// report is printed.
 /// @return the report, complete with texts.

@@ -22,13 +22,14 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{256}
                                    << 20;  // longer than any context; an endless file ends here
 
-/// An open file; stdin stays open.
+/// An open file; "-" is stdin, which stays open. Where stdin is closed, a file can have its number.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& name)
-      : descriptor_(name == "-" ? STDIN_FILENO : open(name.c_str(), O_RDONLY | O_CLOEXEC)) {}
+      : is_stdin_(name == "-"),
+        descriptor_(is_stdin_ ? STDIN_FILENO : open(name.c_str(), O_RDONLY | O_CLOEXEC)) {}
   ~OpenFile() {
-    if (descriptor_ > STDIN_FILENO) close(descriptor_);
+    if (!is_stdin_ && descriptor_ >= 0) close(descriptor_);
   }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -36,6 +37,7 @@ class OpenFile {
   int descriptor() const { return descriptor_; }
 
  private:
+  bool is_stdin_;
   int descriptor_;
 };
 

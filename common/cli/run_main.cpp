@@ -4,6 +4,7 @@
 #include "common/cli/run_main.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +63,7 @@ int exit_code_of(const std::function<int()>& body) {
 int run_main(const std::function<int()>& body) {
   explain_lost_pages();
   std::set_terminate(end_on_uncaught);
+  std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead, as on a full disk
   const int code = exit_code_of(body);
   if (code != 0) return code;  // its line is printed already
   // Buffered output fails only when it is flushed; exit would flush it and ignore the failure.

@@ -15,7 +15,7 @@ namespace kvcache {
 /// process with the same line and code. A model file that is cut short while it is in use gets a line, too
 /// (explain_lost_pages).
 /// @return what `body` returns; 2 after an InputError; 1 after any other exception, and if the output could
-/// not be written (a full disk, a closed stdout).
+/// not be written (a full disk, a file at its size limit, a closed stdout).
 int run_main(const std::function<int()>& body);
 
 }  // namespace kvcache

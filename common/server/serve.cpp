@@ -72,6 +72,7 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
                  .max_sequences = options.max_sequences,
                  .preempt_every = options.debug_preempt_every});
   if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
+  print_notes(program, cache);
   EngineThread thread(engine, max_requests);
   const ServedModel model{name,
                           &program.model->config(),

@@ -3,10 +3,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include "common/base/error.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -42,10 +45,16 @@ class RubyToPcre2 {
         group();
       } else if (rest_.starts_with("(*")) {
         refuse("(*");  // PCRE2's verbs
+      } else if (rest_.front() == '(') {
+        if (open_in_caseless_ > 0) ++open_in_caseless_;
+        copy(1);
+      } else if (rest_.front() == ')') {
+        if (open_in_caseless_ > 0 && --open_in_caseless_ == 0) last_ = 0;
+        copy(1);
       } else if (rest_.front() == '{') {
         repetition();
       } else {
-        copy(1);
+        character();
       }
     }
     return out_;
@@ -66,10 +75,40 @@ class RubyToPcre2 {
     throw InputError(fmt::format("{} in a regular expression is not supported", what));
   }
 
+  /// Copies a character that stands for itself or is an operator.
+  void character() {
+    utf8proc_int32_t code = 0;
+    const utf8proc_ssize_t bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest_.data()),
+                                                    static_cast<utf8proc_ssize_t>(rest_.size()), &code);
+    check_case(code);
+    copy(bytes > 0 ? static_cast<std::size_t>(bytes) : 1);
+  }
+
+  /// Within `(?i:...)` Oniguruma takes some characters for two or three others, ß for "ss", and PCRE2 does
+  /// not. All of them are letters, or letters with marks.
+  void check_case(utf8proc_int32_t code) {
+    if (open_in_caseless_ == 0) return;
+    if (code >= 0x80) {
+      const utf8proc_category_t category = utf8proc_category(code);
+      if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ME)
+        refuse("a letter or mark beyond ASCII within (?i:...)");
+      if (in_class_ && out_.ends_with('-')) refuse("a range beyond ASCII within (?i:...)");
+    }
+    if (in_class_) return;
+    const std::array<char, 2> pair{last_, static_cast<char>(code < 0x80 ? code | 0x20 : 0)};  // in lower case
+    const std::string_view letters(pair.data(), pair.size());
+    for (const std::string_view several : {"ff", "fi", "fl", "ss", "st"}) {
+      if (letters == several) refuse(fmt::format("{} within (?i:...)", several));
+    }
+    last_ = pair[1];
+  }
+
   /// Handles an escape inside or outside of a class.
   void escape() {
     if (rest_.size() < 2) refuse("a backslash at the end");
-    switch (const char letter = rest_[1]) {
+    const char letter = rest_[1];
+    if (letter != 'x' && letter != 'u') last_ = 0;
+    switch (letter) {
       case 's':  // PCRE2's own \s adds U+180E
         return replace(2, R"(\p{White_Space})");
       case 'S':
@@ -106,6 +145,7 @@ class RubyToPcre2 {
   void property() {
     const std::size_t close = rest_.find('}');
     if (rest_.size() < 4 || rest_[2] != '{' || close == std::string_view::npos) refuse("\\p without {...}");
+    if (in_class_ && open_in_caseless_ > 0) refuse("\\p in a class within (?i:...)");
     const std::string_view name = rest_.substr(3, close - 3);
     const bool is_category = name.size() <= 2 || (name.size() == 3 && name.front() == '^');
     replace(close + 1,
@@ -123,12 +163,17 @@ class RubyToPcre2 {
     const bool whole = braces ? !digits.empty() && end < rest_.size() && rest_[end] == '}'
                               : digits.size() == most && (rest_[1] == 'u' || digits.front() < '8');
     if (!whole) refuse(rest_.substr(0, 2));
+    utf8proc_int32_t code = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), code, 16).ec != std::errc())
+      refuse(rest_.substr(0, 2));
+    check_case(code);
     replace(braces ? end + 1 : end, fmt::format("\\x{{{}}}", digits));
   }
 
   /// Ruby nests classes and intersects them with `&&`; PCRE2 takes both for plain characters.
   void character_class() {
     in_class_ = true;
+    last_ = 0;
     copy(rest_.starts_with("[^") ? 2 : 1);
     if (rest_.starts_with(']')) refuse("] as the first character of a class");
     while (!rest_.starts_with(']')) {
@@ -138,7 +183,7 @@ class RubyToPcre2 {
       if (rest_.front() == '\\') {
         escape();
       } else {
-        copy(1);
+        character();
       }
     }
     copy(1);
@@ -147,7 +192,9 @@ class RubyToPcre2 {
 
   void group() {
     for (const std::string_view opening : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}) {
-      if (rest_.starts_with(opening)) return copy(opening.size());
+      if (!rest_.starts_with(opening)) continue;
+      if (open_in_caseless_ > 0 || opening == "(?i:") ++open_in_caseless_;
+      return copy(opening.size());
     }
     refuse(rest_.substr(0, 3));
   }
@@ -173,6 +220,8 @@ class RubyToPcre2 {
   std::string_view rest_;
   std::string out_;
   bool in_class_ = false;
+  std::size_t open_in_caseless_ = 0;  ///< groups that are open: the outermost (?i:...) and those within it
+  char last_ = 0;                     ///< the literal character before `rest_`, for `check_case`
   std::size_t longest_repetition_ = 0;
 };
 

@@ -293,6 +293,8 @@ TEST_F(BenchmarkTable, DamagedFilesAreRefusedInOneLineAndNothingIsKept) {
   std::vector<std::pair<std::string, std::string>> damaged;  // the file, what is said of it
   damaged.emplace_back(whole.dump().substr(0, 300), "not whole JSON");
   damaged.emplace_back("", "not whole JSON");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  damaged.emplace_back(R"({"context":)" + deep + "}", "nested more than 64 levels deep");
   damaged.emplace_back("[1, 2]", "context is missing");
   damaged.emplace_back(round_of("step1_no_cache", std::vector<Json>{}).dump(), "no benchmark has run");
   Json changed = whole;

@@ -13,6 +13,7 @@
 
 #include "common/base/error.h"
 #include "common/cli/print.h"
+#include "tests/support/files.h"
 
 namespace kvcache {
 namespace {
@@ -145,6 +146,10 @@ TEST(Compare, NamesAFileThatCannotBeRead) {
   EXPECT_EQ(refusal_of_file("/no/such"), "/no/such: No such file or directory");
   EXPECT_EQ(refusal_of_file("/dev/null"),
             "/dev/null is not JSON; give the --json output of this project's steps, unchanged");
+  const TemporaryFolder folder;
+  const std::string deep = folder / "deep";
+  write_file(deep, R"({"step":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  EXPECT_EQ(refusal_of_file(deep), deep + ": nested more than 64 levels deep at line 1, column 72");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "common/cli/run_main.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "common/base/error.h"
+#include "tests/support/files.h"
 
 namespace kvcache {
 namespace {
@@ -94,6 +96,22 @@ TEST(RunMainDeathTest, AnEarlierWriteThatFailedIsNotForgotten) {
         }));
       },
       testing::ExitedWithCode(1), "^error: cannot write the output: an earlier write failed\n$");
+}
+
+// With stdout on `file`, which may hold less than is written.
+int run_with_a_size_limit(const std::string& file) {
+  const rlimit limit{4096, 4096};
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || std::freopen(file.c_str(), "w", stdout) == nullptr) return 99;
+  return run_main([] {
+    std::fputs(std::string(5000, 'a').c_str(), stdout);
+    return 0;
+  });
+}
+
+TEST(RunMainDeathTest, AFileAtItsSizeLimitIsAFailure) {
+  const TemporaryFolder folder;
+  EXPECT_EXIT(std::exit(run_with_a_size_limit(folder / "out")), testing::ExitedWithCode(1),
+              "^error: cannot write the output: [^\n]+\n$");
 }
 
 // With stdout on a pipe that nobody reads.

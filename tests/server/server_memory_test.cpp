@@ -1,4 +1,4 @@
-// The memory that a server reserves before any request has come.
+// The memory that is reserved before any request has run.
 #include <gtest/gtest.h>
 
 #include "common/cli/machine.h"
@@ -113,6 +113,30 @@ TEST_F(AMachinesMemory, IsThere) {
   const MachineMemory memory = machine_memory();
   EXPECT_GT(memory.available, 0);
   EXPECT_LE(memory.available, memory.total);
+}
+
+// 70,000 reservations of the context exceed 2^63 bytes.
+TEST(ARunsMemory, IsWhatTheRequestsNeedWhereTheirContextsExceedAnyNumber) {
+  ModelConfig config = named_config("tiny");
+  config.vocab_size = config.hidden_size = config.intermediate_size = 8;
+  config.layers = 2;
+  config.heads = config.kv_heads = config.head_dim = 64;
+  config.max_position_embeddings = 2'147'483'647;
+  Program program{};
+  program.dtype = DType::f32;
+  program.threads = std::make_unique<ThreadPool>(1);
+  program.model = std::make_unique<Transformer>(config, random_weights(config, DType::f32),
+                                                std::make_unique<CpuBackend>(DType::f32, *program.threads));
+  program.memory = kMiB * kMiB;
+  Request request;
+  request.prompt_ids = {1};
+  request.max_tokens = 2;
+  program.requests.assign(70'000, request);
+  const Cache cache = make_flat_cache(program);
+  EXPECT_EQ(cache.manager->capacity(), 3);
+  EXPECT_EQ(cache.notes, std::vector<std::string>{
+                             "70000 reservations of 2147483647 positions, 140737488289792 bytes each, are "
+                             "more than this machine has; reserving the 3 needed"});
 }
 
 }  // namespace

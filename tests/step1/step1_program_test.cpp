@@ -140,6 +140,16 @@ TEST(Step1Program, ATokenizerThatTakesTooLongEndsWithOneLine) {
                  {"prompt 1", "(?:a|aa)+[bc]", "steps for each byte"});
 }
 
+TEST(Step1Program, ATextThatNoTokenizerMakesShortEnoughIsRefusedByItsBytes) {
+  std::string text;
+  while (text.size() < 900'000) text += "the";
+  const TemporaryFolder folder;
+  write_file(folder / "prompt", text);
+  expect_refusal(
+      {"--model", kTinyModel, "--prompt-file", folder / "prompt"}, 2,
+      {"prompt 1 has 900000 bytes", "the model's context is 512", "are always more than 511 tokens"});
+}
+
 TEST(Step1Program, ZeroTokensIsPrefillOnly) {
   const nlohmann::json report =
       report_of({"--model", kTinyModel, "--ids", "1,2,3", "--tokens", "0", "--logits"});

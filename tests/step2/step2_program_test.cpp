@@ -177,6 +177,27 @@ TEST(Step2Program, WhenTheWholeContextDoesNotFitInMemoryItReservesWhatIsNeededAn
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 4U);
 }
 
+TEST(Step2Program, ARefusalComesWithoutTheNotes) {
+  const CheckpointCopy vast;  // its reservations are noted
+  vast.change_config({{"max_position_embeddings", 1'000'000'000}});
+  const std::vector<std::string> bad_trace{"--trace", "/no/such/folder/trace"};
+  kvcache::expect_refusal(kStep, {"--model", vast.path(), "--ids", "1", "--trace", bad_trace[1]}, 2,
+                          {bad_trace[1]});
+  // The tokenizer adds the token with which the prompt begins; that is noted.
+  const auto expect_refused = [](const std::string& step, const std::vector<std::string>& more,
+                                 const std::string& part) {
+    std::vector<std::string> all{"--model", checkpoint_folder("llama-gqa"), "--prompt", "<s>user"};
+    all.insert(all.end(), more.begin(), more.end());
+    kvcache::expect_refusal(step, all, 2, {part});
+  };
+  for (const char* step : {"step2_flat_cache", "step3_paged", "step4_prefix_cache"})
+    expect_refused(step, bad_trace, bad_trace[1]);
+  expect_refused("step2_flat_cache", {"--max-seq-len", "2"}, "--max-seq-len");
+  expect_refused("step3_paged", {"--num-blocks", "1", "--block-size", "1"}, "--num-blocks");
+  expect_refused("step3_paged", {"--kv-memory", "auto"}, "--kv-memory auto");
+  expect_refused("step4_prefix_cache", {"--host-blocks", "2147483647"}, "a host tier");
+}
+
 TEST(Step2Program, DemoDrawsTheReservations) {
   const ProgramResult result =
       run_step(kStep, {"--model", kTinyModel, "--ids", "1,2,3", "--tokens", "8", "--ignore-eos", "--demo"});
