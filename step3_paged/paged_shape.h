@@ -18,6 +18,8 @@ struct PagedShape {
   std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + block_size - 1) / block_size; }
   /// Blocks that stay free when a sequence is admitted beside others, so that running sequences can grow.
   std::int64_t watermark() const { return blocks / 100; }
+  /// Blocks of the smallest pool that has `wanted` blocks above its watermark.
+  static std::int64_t blocks_with_watermark(std::int64_t wanted) { return wanted + (wanted - 1) / 99; }
 };
 
 }  // namespace kvcache

@@ -24,10 +24,7 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
     blocks += shape.blocks_for(std::min(length, program.model->config().max_position_embeddings) - 1);
   }
   if (program.requests.size() == 1) return blocks;
-  PagedShape pool = shape;
-  pool.blocks = blocks;
-  while (pool.blocks - pool.watermark() < blocks) ++pool.blocks;
-  return pool.blocks;
+  return PagedShape::blocks_with_watermark(blocks);
 }
 
 /// The memory that blocks must fit into.
