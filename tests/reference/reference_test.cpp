@@ -1,5 +1,6 @@
 // Hugging Face's answers, computed in float64, for every reference checkpoint: prompts encode to the same
-// ids, logits agree within 1e-4 of the largest, and 48 greedy ids are equal.
+// ids, logits agree within 1e-4 of the largest, and 48 greedy ids are equal. The flat cache computes them;
+// same_bits_test.cpp holds the other steps to it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +11,7 @@
 #include "common/cpu/cpu_backend.h"
 #include "common/engine/run.h"
 #include "common/tokenizer/tokenizer.h"
-#include "step1_no_cache/no_cache.h"
+#include "step2_flat_cache/flat_cache.h"
 #include "tests/support/checkpoints.h"
 
 namespace kvcache {
@@ -58,13 +59,15 @@ TEST_P(Reference, LogitsAndGreedyIdsAreThoseOfHuggingFace) {
   const nlohmann::json answers = expected();
   ASSERT_GE(answers["cases"].size(), 10U);
   for (const nlohmann::json& answer : answers["cases"]) {
-    NoCacheManager manager;
-    NoCacheStore store(model.config(), DType::f32, threads);
     Request request;
     request.prompt_ids = answer["prompt_ids"].get<std::vector<std::int32_t>>();
     const auto greedy_ids = answer["greedy_ids"].get<std::vector<std::int32_t>>();
     request.max_tokens = static_cast<std::int64_t>(greedy_ids.size());
     request.ignore_eos = true;
+    const FlatCacheShape shape{1, std::ssize(request.prompt_ids) + request.max_tokens,
+                               config.kv_bytes_per_token(size_of(DType::f32))};
+    FlatCacheManager manager(shape);
+    FlatCacheStore store(config, shape, DType::f32, threads);
     const Report report = run(model, manager, store, {&request, 1}, {.keep_logits = true});
     EXPECT_EQ(report.sequences[0].output_ids, greedy_ids) << answer["prompt"];
 

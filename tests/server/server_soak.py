@@ -5,7 +5,7 @@ Every client sends requests one after the other: a prompt that all share, then t
 new tokens, greedy. Some clients hang up in the middle of their stream. Every complete answer must equal the answer of a
 server that has one request at a time. In the end no block is held, sequences were preempted, and the server is healthy.
 
-It takes less than a minute; with `--rounds 200 --most-tokens 200`, for example, it takes longer.
+It takes a few minutes; with `--rounds 200 --most-tokens 200`, for example, it takes longer.
 """
 import argparse
 import http.client
