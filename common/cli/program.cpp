@@ -94,10 +94,11 @@ std::filesystem::path model_folder(const Options& options) {
   return options.model.empty() ? shipped_model_folder() : options.model;
 }
 
-/// A trace replaces its file, so the file must be none that this run reads. Weights are mapped, and cutting
-/// off a mapped file ends the run with a signal. A link to a file counts as the file.
+/// A trace replaces its file, so the file must be none that this run reads, and not the one that gets stdout.
+/// Weights are mapped, and cutting off a mapped file ends the run with a signal. A link to a file counts as the
+/// file.
 /// @throws InputError that names the file and says what it is.
-void check_trace_is_no_input(const Options& options) {
+void check_trace_replaces_nothing(const Options& options) {
   std::error_code error;
   // A new file replaces nothing, and neither does a pipe or a device.
   if (options.trace.empty() || !std::filesystem::is_regular_file(options.trace, error)) return;
@@ -107,6 +108,7 @@ void check_trace_is_no_input(const Options& options) {
       throw InputError(
           fmt::format("--trace would replace \"{}\", which is {}; give another file", options.trace, place));
   };
+  refuse_if_same("/dev/stdout", "stdout");
   for (const Prompt& prompt : options.prompts) {
     if (const auto* file = std::get_if<PromptFile>(&prompt))
       refuse_if_same(file->name == "-" ? "/dev/stdin" : file->name,
@@ -318,7 +320,7 @@ Program load_program(Step step, Options options) {
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
-  check_trace_is_no_input(given);
+  check_trace_replaces_nothing(given);
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());

@@ -25,6 +25,7 @@
 #include "common/base/error.h"
 #include "common/base/input_file.h"
 #include "common/base/json_file.h"
+#include "common/model/sampling_weight.h"
 
 namespace kvcache {
 namespace {
@@ -438,7 +439,7 @@ std::vector<std::int32_t> read_eos_ids(const std::filesystem::path& folder, cons
 }
 
 void read_sizes(const Fields& fields, const Family& family, ModelConfig& config) {
-  config.vocab_size = fields.size("vocab_size", max_int32);
+  config.vocab_size = fields.size("vocab_size", max_vocab_size);
   config.hidden_size = fields.size("hidden_size", max_width);
   config.intermediate_size = fields.size("intermediate_size", max_width);
   config.layers = fields.size("num_hidden_layers", max_count);

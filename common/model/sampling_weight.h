@@ -18,8 +18,11 @@
 namespace kvcache {
 
 /// Weights are counted in units of 2^-40 of the largest. That is fine enough: over a vocabulary of a million,
-/// rounding changes less than one pick in a million. And coarse enough: the sum over 2^23 ids fits 64 bits.
+/// rounding changes less than one pick in a million. And coarse enough: the sum over max_vocab_size ids fits
+/// 64 bits.
 constexpr int weight_bits = 40;
+/// The most ids that a model may have; vocabularies have some hundred thousand.
+constexpr std::int64_t max_vocab_size = std::int64_t{1} << 23;
 /// The natural logarithm of 2.
 constexpr double ln2 = 0.693147180559945309417;
 

@@ -402,6 +402,19 @@ TEST(Trace, IsNotForStdout) {
   expect_refusal("step3_paged", {"--trace", "-"}, 2, {"--trace -", "stdout", "give a file"});
 }
 
+TEST(Trace, DoesNotReplaceTheFileThatGetsStdout) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "both", step = std::filesystem::path(BINARY_DIR) / "step3_paged";
+  for (const char* mode : {">", ">>"}) {
+    write_file(file, "old\n");
+    const ProgramResult result = run_program(
+        "/bin/sh", {"-c", "'" + step + "' --tokens 2 --trace '" + file + "' " + mode + "'" + file + "'"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("which is stdout; give another file\n"), std::string::npos) << result.err;
+    EXPECT_EQ(read_file(file), std::string(mode) == ">" ? "" : "old\n");
+  }
+}
+
 TEST(Trace, AFullDiskFailsTheRunAndPrintsNoReport) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   expect_refusal("step3_paged", {"--tokens", "2", "--json", "--trace", "/dev/full"}, 1,

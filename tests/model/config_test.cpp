@@ -384,6 +384,12 @@ TEST_F(Config, RefusesEverySizeThatIsNoSize) {
   }
 }
 
+/// With more ids the weights of equal logits would add up beyond 64 bits.
+TEST_F(Config, RefusesAVocabularyThatTheSamplerCannotAddUp) {
+  EXPECT_EQ(read(with("vocab_size", 8388608)).vocab_size, 8388608);
+  EXPECT_THAT(error_of(with("vocab_size", 8388609)), AllOf(HasSubstr("vocab_size"), HasSubstr("8388608")));
+}
+
 TEST_F(Config, RefusesSizesWhoseProductsDoNotFit) {
   json config = valid();
   config.update({{"num_hidden_layers", 16384},
