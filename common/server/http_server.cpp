@@ -243,7 +243,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     return longest != nullptr;
   }
 
-  bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
+  bool listens_to_this_machine_alone() const {
+    const asio::ip::address address = acceptor_.local_endpoint().address();
+    if (address.is_v6() && address.to_v6().is_v4_mapped())  // ::ffff:127.0.0.1 is 127.0.0.1
+      return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+    return address.is_loopback();
+  }
   /// Whether `host` is a name that nobody else can have given to this machine.
   bool is_this_machine(std::string host) const {
     if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a complete name, as DNS writes it
