@@ -6,6 +6,8 @@
 #include <exception>
 #include <utility>
 
+#include "common/base/error.h"
+
 namespace kvcache {
 
 EngineThread::EngineThread(Engine& engine, std::int64_t max_requests)
@@ -30,11 +32,11 @@ void EngineThread::work() {
   try {
     serve();
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = words_of(error);
   }
   std::unique_lock lock(mutex_);
   closed_ = true;
-  if (failure) status_.failure = failure->empty() ? "unknown" : *failure;
+  if (failure) status_.failure = *failure;
   lock.unlock();
   if (failure) engine_.fail();
   lock.lock();

@@ -294,7 +294,7 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
-      refusal = error_answer(500, error.what());
+      refusal = error_answer(500, words_of(error));
     }
     http_.post(
         [this, reader, exchange = std::move(request.exchange), asked, refusal, arrived = request.arrived] {

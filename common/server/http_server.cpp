@@ -173,7 +173,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     try {
       handler_(exchange);
     } catch (const std::exception& error) {
-      exchange->answer(error_answer(500, error.what()));
+      exchange->answer(error_answer(500, words_of(error)));
     }
   }
   void exchange_ended(bool answered) override {
