@@ -139,8 +139,6 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   const std::lock_guard lock(mutex_);
   if (closed_) return Refusal::closed;
   if (requests_ >= max_requests_) return Refusal::queue_full;
-  ++requests_;
-  ++ordered_requests_;
   // The request makes room before its listener hears of its end, so the listener's owner may submit another.
   auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
     if (event.summary) {
@@ -150,6 +148,8 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
     on_event(event);
   };
   enqueue(Submission{++last_id_, std::move(request), std::move(tell), arrived});
+  ++requests_;  // last: what comes before may find no memory
+  ++ordered_requests_;
   return last_id_;
 }
 
