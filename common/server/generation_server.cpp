@@ -155,7 +155,8 @@ class GenerationServer::Answering {
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
     : settings_(settings),
       model_name_(model_name),
-      readers_(std::make_unique<boost::asio::thread_pool>(2)),
+      // One each: where the system gives a pool one thread of two, its constructor never ends (Boost 1.74).
+      readers_{std::make_unique<boost::asio::thread_pool>(1), std::make_unique<boost::asio::thread_pool>(1)},
       looker_(std::make_unique<boost::asio::thread_pool>(1)),
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
@@ -174,7 +175,7 @@ GenerationServer::~GenerationServer() {
 void GenerationServer::wait() {
   http_.wait();
   stop_reading_.request_stop();
-  for (const auto& worker : {readers_.get(), looker_.get()}) {
+  for (const auto& worker : {readers_[0].get(), readers_[1].get(), looker_.get()}) {
     worker->stop();
     worker->join();
   }
@@ -316,7 +317,7 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
   };
   try {
     reading_.insert(reader);
-    boost::asio::post(*readers_, std::move(work));
+    boost::asio::post(*readers_[static_cast<std::size_t>(reader)], std::move(work));
   } catch (const std::exception& error) {
     reading_.erase(reader);
     read_next(reader);  // first: what follows may throw
