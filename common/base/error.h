@@ -1,7 +1,10 @@
 /// @file
-/// The two kinds of failure of a program of this project. Each has its own exit code.
+/// The two kinds of failure of a program of this project, each with its own exit code; and any error in
+/// words.
 #pragma once
 
+#include <exception>
+#include <new>
 #include <stdexcept>
 
 namespace kvcache {
@@ -19,5 +22,11 @@ class RunError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// The error in words. Never empty, and needs no memory: there may be none.
+inline const char* words_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  return *error.what() == '\0' ? "unknown" : error.what();
+}
 
 }  // namespace kvcache

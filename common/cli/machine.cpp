@@ -28,13 +28,13 @@ std::string cpu_name() {
   return "a CPU without a name";
 }
 
-/// The bytes of the entry `name` in a file of lines such as "MemTotal: 24000 kB"; 0 without the entry.
+/// The bytes of the entry `name` in a file of lines such as "MemTotal: 24000 kB"; kUnknownMemory without it.
 std::int64_t kilobytes(const std::filesystem::path& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
   }
-  return 0;
+  return kUnknownMemory;
 }
 
 /// The number in a file; nothing if there is no such file, or no number in it ("max").

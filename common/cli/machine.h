@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 
 namespace kvcache {
@@ -14,6 +15,9 @@ std::string today();
 /// The name of the CPU, or of the first GPU if `device` is "cuda"; "a CPU without a name" if it has none.
 /// @throws RunError if there is no GPU.
 std::string processor_name(const std::string& device);
+
+/// The bytes of memory where the system does not tell them, as without /proc: every size fits.
+constexpr std::int64_t kUnknownMemory = std::numeric_limits<std::int64_t>::max();
 
 /// Bytes of memory, within the limits of the system and of a container (cgroup version 2).
 struct MachineMemory {

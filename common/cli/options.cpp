@@ -505,12 +505,16 @@ std::filesystem::path first_model_folder(std::span<const std::filesystem::path> 
                                fmt::join(names, ", nor in ")));
 }
 
-std::filesystem::path shipped_model_folder() {
-  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::filesystem::path places[] = {
-      (folder / "../share/kv_cache_step_by_step/fairytale").lexically_normal(),  // an install
-      SHIPPED_MODEL_DIR,                                                         // the source tree
-      (folder / "../../common/fairytale").lexically_normal()};  // a build folder in a source tree that moved
+std::filesystem::path shipped_model_folder(const std::filesystem::path& self) {
+  std::vector<std::filesystem::path> places = {SHIPPED_MODEL_DIR};  // the source tree
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink(self, error);
+  if (!error) {
+    const std::filesystem::path folder = program.parent_path();
+    places.insert(places.begin(), (folder / "../share/kv_cache_step_by_step/fairytale").lexically_normal());
+    // A build folder in a source tree that moved.
+    places.push_back((folder / "../../common/fairytale").lexically_normal());
+  }
   return first_model_folder(places);
 }
 

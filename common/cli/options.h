@@ -86,8 +86,9 @@ struct Options {
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv);
 
 /// The shipped model's folder: next to an installed binary, else in the source tree it was built from.
+/// @param self  the link to this binary; without it (no /proc) only that source tree is looked at
 /// @throws InputError naming the places that were looked at.
-std::filesystem::path shipped_model_folder();
+std::filesystem::path shipped_model_folder(const std::filesystem::path& self = "/proc/self/exe");
 
 /// The first of `places` that holds a config.json.
 /// @throws InputError naming the places, if none does.

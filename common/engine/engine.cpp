@@ -5,7 +5,6 @@
 #include <exception>
 #include <iterator>
 #include <limits>
-#include <new>
 #include <utility>
 
 #include "common/base/error.h"
@@ -38,12 +37,6 @@ std::vector<Sample*> open_samples(std::deque<Sample>& samples) {
     if (!sample.ended) open.push_back(&sample);
   }
   return open;
-}
-
-/// The error in words for the client. Never empty: an empty text means that the engine has failed.
-std::string why(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
-  return *error.what() == '\0' ? "unknown" : error.what();
 }
 
 /// Tells all samples of a request that could not begin.
@@ -123,7 +116,7 @@ void Engine::add(GenerationId id, GenerationRequest request, OnGenerationEvent o
     generations_.erase(id);
     ++totals_.requests;
     summary.queue_ms = ms_between(submitted, Clock::now());
-    return tell_error(on_event, samples, summary, why(error));
+    return tell_error(on_event, samples, summary, words_of(error));
   }
   Generation& generation = generations_.at(id);
   generation.on_event = std::move(on_event);
@@ -362,7 +355,7 @@ bool Engine::attempt(Generation& generation, const Work& work) {
     work();
     return true;
   } catch (const std::exception& error) {
-    note_failed(generation, why(error));
+    note_failed(generation, words_of(error));
     return false;
   }
 }

@@ -6,6 +6,8 @@
 #include <exception>
 #include <utility>
 
+#include "common/base/error.h"
+
 namespace kvcache {
 
 EngineThread::EngineThread(Engine& engine, std::int64_t max_requests)
@@ -30,11 +32,11 @@ void EngineThread::work() {
   try {
     serve();
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = words_of(error);
   }
   std::unique_lock lock(mutex_);
   closed_ = true;
-  if (failure) status_.failure = failure->empty() ? "unknown" : *failure;
+  if (failure) status_.failure = *failure;
   lock.unlock();
   if (failure) engine_.fail();
   lock.lock();
@@ -137,8 +139,6 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   const std::lock_guard lock(mutex_);
   if (closed_) return Refusal::closed;
   if (requests_ >= max_requests_) return Refusal::queue_full;
-  ++requests_;
-  ++ordered_requests_;
   // The request makes room before its listener hears of its end, so the listener's owner may submit another.
   auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
     if (event.summary) {
@@ -148,6 +148,8 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
     on_event(event);
   };
   enqueue(Submission{++last_id_, std::move(request), std::move(tell), arrived});
+  ++requests_;  // last: what comes before may find no memory
+  ++ordered_requests_;
   return last_id_;
 }
 

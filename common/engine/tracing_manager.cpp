@@ -61,18 +61,25 @@ Json differences(const std::vector<Value>& before, const std::vector<Value>& now
   return json;
 }
 
+/// The object under `name`, made if it is not there. The library's own operator[] of a null value, which
+/// makes one too, leaves a broken value if it finds no memory.
+Json& object_in(Json& json, const char* name) {
+  if (!json.contains(name)) json[name] = Json::object();
+  return json[name];
+}
+
 /// Block tables and lengths of the sequences that differ; null for a sequence that is gone.
 void add_sequences(Json& changes, const CacheState& before, const CacheState& now) {
   for (const auto& [id, sequence] : before.sequences) {
-    if (!now.sequences.contains(id)) changes["tables"][std::to_string(id)] = nullptr;
+    if (!now.sequences.contains(id)) object_in(changes, "tables")[std::to_string(id)] = nullptr;
   }
   for (const auto& [id, sequence] : now.sequences) {
     const auto known = before.sequences.find(id);
     const bool is_new = known == before.sequences.end();
     if (is_new || known->second.blocks != sequence.blocks)
-      changes["tables"][std::to_string(id)] = sequence.blocks;
+      object_in(changes, "tables")[std::to_string(id)] = sequence.blocks;
     if (sequence.length != (is_new ? 0 : known->second.length))
-      changes["lengths"][std::to_string(id)] = sequence.length;
+      object_in(changes, "lengths")[std::to_string(id)] = sequence.length;
   }
 }
 

@@ -133,13 +133,14 @@ struct Family {
   std::string_view architecture;
   std::string_view model_type;
   std::int64_t default_positions;  ///< max_position_embeddings
+  std::int64_t default_kv_heads;   ///< num_key_value_heads; 0: as many as num_attention_heads
   std::int64_t default_window;     ///< sliding_window; 0: none
   bool has_window_switch;          ///< the window counts only with `use_sliding_window`
 };
-constexpr std::array<Family, 4> families{{{"LlamaForCausalLM", "llama", 2048, 0, false},
-                                          {"MistralForCausalLM", "mistral", 131072, 4096, false},
-                                          {"Qwen2ForCausalLM", "qwen2", 32768, 4096, true},
-                                          {"Qwen3ForCausalLM", "qwen3", 32768, 4096, true}}};
+constexpr std::array<Family, 4> families{{{"LlamaForCausalLM", "llama", 2048, 0, 0, false},
+                                          {"MistralForCausalLM", "mistral", 131072, 8, 4096, false},
+                                          {"Qwen2ForCausalLM", "qwen2", 32768, 32, 4096, true},
+                                          {"Qwen3ForCausalLM", "qwen3", 32768, 32, 4096, true}}};
 
 bool is_gguf(const std::filesystem::path& path) {
   std::error_code error;
@@ -444,10 +445,18 @@ void read_sizes(const Fields& fields, const Family& family, ModelConfig& config)
   config.intermediate_size = fields.size("intermediate_size", max_width);
   config.layers = fields.size("num_hidden_layers", max_count);
   config.heads = fields.size("num_attention_heads", max_count);
-  config.kv_heads = fields.size_or("num_key_value_heads", max_count, config.heads);
+  // An absent field means the family's default, and null means one KV head for each query head.
+  const bool absent = !fields.object().contains("num_key_value_heads");
+  const std::int64_t default_kv_heads =
+      absent && family.default_kv_heads > 0 ? family.default_kv_heads : config.heads;
+  config.kv_heads = fields.size_or("num_key_value_heads", max_count, default_kv_heads);
   config.max_position_embeddings =
       fields.size_or("max_position_embeddings", max_int32, family.default_positions);
 
+  if (absent && config.heads % config.kv_heads != 0)
+    fields.fail(fmt::format(
+        "num_key_value_heads is missing; its default, {}, does not divide num_attention_heads, {}",
+        config.kv_heads, config.heads));
   if (config.heads % config.kv_heads != 0)
     fields.refuse("num_key_value_heads", fmt::format("it must divide num_attention_heads, {}", config.heads));
   // Qwen3Config does not derive head_dim: its own default is 128.

@@ -74,8 +74,15 @@ class GenerationServer::Answering {
     if (done_ || exchange_->departed()) return;
     if (!begun_ && ends_early(event)) return refuse(event);
     GeneratedOutput& output = outputs_[static_cast<std::size_t>(event.sample)];
-    output.finish_reason = event.finish_reason;
-    stream_ ? send(event) : collect(event, output);
+    try {
+      output.finish_reason = event.finish_reason;
+      stream_ ? send(event) : collect(event, output);
+    } catch (...) {  // the answer has lost a part: nobody holds the exchange any more, so its connection ends
+      done_ = true;
+      waiting_.clear();
+      exchange_.reset();
+      throw;
+    }
   }
   /// Ends the answer as cancelled, without waiting for the engine.
   void cancel() {
@@ -148,7 +155,8 @@ class GenerationServer::Answering {
 GenerationServer::GenerationServer(const GenerationServerSettings& settings, const std::string& model_name)
     : settings_(settings),
       model_name_(model_name),
-      readers_(std::make_unique<boost::asio::thread_pool>(2)),
+      // One each: where the system gives a pool one thread of two, its constructor never ends (Boost 1.74).
+      readers_{std::make_unique<boost::asio::thread_pool>(1), std::make_unique<boost::asio::thread_pool>(1)},
       looker_(std::make_unique<boost::asio::thread_pool>(1)),
       http_(settings.host, settings.port, settings.http) {
   http_.start([this](const Exchange& exchange) { handle(exchange); });
@@ -167,7 +175,7 @@ GenerationServer::~GenerationServer() {
 void GenerationServer::wait() {
   http_.wait();
   stop_reading_.request_stop();
-  for (const auto& worker : {readers_.get(), looker_.get()}) {
+  for (const auto& worker : {readers_[0].get(), readers_[1].get(), looker_.get()}) {
     worker->stop();
     worker->join();
   }
@@ -283,8 +291,8 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
   if (reading_.contains(reader)) return;
   std::optional<UnreadRequest> next = unread_.take(reader);
   if (!next) return;
-  reading_.insert(reader);
-  boost::asio::post(*readers_, [this, reader, request = *std::move(next)]() mutable {
+  const Exchange taken = next->exchange;
+  auto work = [this, reader, request = *std::move(next)]() mutable {
     std::shared_ptr<AskedGeneration> asked;
     std::optional<HttpAnswer> refusal;
     try {
@@ -294,19 +302,27 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
     } catch (const RequestError& error) {
       refusal = error_answer(error.status, error.what(), error.field);
     } catch (const std::exception& error) {
-      refusal = error_answer(500, error.what());
+      refusal = error_answer(500, words_of(error));
     }
     http_.post(
         [this, reader, exchange = std::move(request.exchange), asked, refusal, arrived = request.arrived] {
           reading_.erase(reader);
+          read_next(reader);  // first: what follows may throw
           if (asked) {
             submit(exchange, std::move(*asked), arrived);
           } else {
             exchange->answer(refusal.value_or(not_serving()));
           }
-          read_next(reader);
         });
-  });
+  };
+  try {
+    reading_.insert(reader);
+    boost::asio::post(*readers_[static_cast<std::size_t>(reader)], std::move(work));
+  } catch (const std::exception& error) {
+    reading_.erase(reader);
+    read_next(reader);  // first: what follows may throw
+    taken->answer(error_answer(500, words_of(error)));
+  }
 }
 
 void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
@@ -319,11 +335,11 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   // The engine's thread calls this; the event is handled on the server's thread.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
+      answering->hear(event);
       if (event.finish_reason == "error" && event.error.empty())
         note_failure(engine_->status(milliseconds(0)).failure);
       if (!event.finish_reason.empty()) ++outputs_[event.finish_reason];
       if (event.summary) pace_.note_end(Pace::Clock::now());
-      answering->hear(event);
     });
   };
   std::variant<GenerationId, EngineThread::Refusal> submitted;
@@ -395,18 +411,20 @@ void GenerationServer::with_status(std::function<void(const EngineStatus&)> use,
 
 /// Asks once for all that wait for a status. Whoever comes while a status is on its way waits for the next.
 void GenerationServer::ask_for_status() {
-  status_is_coming_ = true;
-  boost::asio::post(*looker_, [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
-                               users = std::exchange(status_users_, {})] {
+  auto look = [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
+               users = std::exchange(status_users_, {})]() mutable {
     const auto status = std::make_shared<EngineStatus>(engine->status(kStatusWait, with_cache));
-    http_.post([this, status, users] {
+    // Moved: what no user holds any more is forgotten at once.
+    http_.post([this, status, users = std::move(users)] {
       status_is_coming_ = false;
+      if (!status_users_.empty()) ask_for_status();  // first: what follows may throw
       note_failure(status->failure);
       status->waiting += requests_to_read();
       for (const auto& use : users) use(*status);
-      if (!status_users_.empty() && !status_is_coming_) ask_for_status();
     });
-  });
+  };
+  boost::asio::post(*looker_, std::move(look));
+  status_is_coming_ = true;
 }
 
 double GenerationServer::uptime_s() const {

@@ -5,6 +5,7 @@
 /// the engine for its status, so the server's own thread never waits. Described in docs/serving.md.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -100,7 +101,8 @@ class GenerationServer {
 
   std::stop_source stop_reading_;
   // Reading a long prompt takes time, and so does waiting for the engine's status.
-  std::unique_ptr<boost::asio::thread_pool> readers_, looker_;
+  std::array<std::unique_ptr<boost::asio::thread_pool>, 2> readers_;  // by UnreadRequests::Reader
+  std::unique_ptr<boost::asio::thread_pool> looker_;
   HttpServer http_;  // declared last: its thread uses all of the above
 };
 

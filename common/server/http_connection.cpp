@@ -67,9 +67,12 @@ class HttpConnection::Exchange final : public HttpExchange {
 
   void answer(const HttpAnswer& answer) override {
     if (connection_ == nullptr) return;
-    connection_->write_head(answer.status, answer, fmt::format("Content-Length: {}\r\n", answer.body.size()));
-    if (request().method != "HEAD") connection_->write(answer.body);
-    finish();
+    connection_->close_if_it_throws([&] {
+      connection_->write_head(answer.status, answer,
+                              fmt::format("Content-Length: {}\r\n", answer.body.size()));
+      if (request().method != "HEAD") connection_->write(answer.body);
+      finish();
+    });
   }
 
   void begin_stream(const std::string& content_type) override {
@@ -78,19 +81,24 @@ class HttpConnection::Exchange final : public HttpExchange {
     head.content_type = content_type;
     chunked_ = connection_->version_ >= 11;  // in HTTP/1.0 the answer ends with the connection
     if (!chunked_) connection_->keep_ = false;
-    connection_->write_head(200, head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+    connection_->close_if_it_throws(
+        [&] { connection_->write_head(200, head, chunked_ ? "Transfer-Encoding: chunked\r\n" : ""); });
   }
 
   void send(std::string_view part) override {
     if (connection_ == nullptr || part.empty()) return;
-    connection_->write(chunked_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : std::string(part));
+    connection_->close_if_it_throws([&] {
+      connection_->write(chunked_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : std::string(part));
+    });
     was_behind_ = was_behind_ || is_behind();
   }
 
   void end_stream() override {
     if (connection_ == nullptr) return;
-    if (chunked_) connection_->write("0\r\n\r\n");
-    finish();
+    connection_->close_if_it_throws([&] {
+      if (chunked_) connection_->write("0\r\n\r\n");
+      finish();
+    });
   }
 
   bool is_behind() const override {
@@ -139,9 +147,24 @@ HttpConnection::HttpConnection(Socket socket, HttpConnectionOwner& owner)
   socket_.set_option(TcpOption<TCP_KEEPCNT>(3), ignored);
 }
 
+/// A part that is lost, as without memory, would leave the client waiting, or with bytes missing: rather, its
+/// connection ends.
+template <typename Work>
+void HttpConnection::close_if_it_throws(const Work& work) {
+  const auto self = shared_from_this();
+  try {
+    work();
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
 void HttpConnection::start() {
-  become_idle();
-  read_more();
+  close_if_it_throws([this] {
+    become_idle();
+    read_more();
+  });
 }
 
 void HttpConnection::become_idle() {
@@ -158,10 +181,12 @@ std::optional<std::chrono::steady_clock::time_point> HttpConnection::waiting_sin
 }
 
 void HttpConnection::turn_away() {
-  HttpAnswer answer = error_answer(503, "the server has no free connection; try again later");
-  answer.headers.emplace_back("Retry-After", "1");
-  refuse(answer);
-  read_more();
+  close_if_it_throws([this] {
+    HttpAnswer answer = error_answer(503, "the server has no free connection; try again later");
+    answer.headers.emplace_back("Retry-After", "1");
+    refuse(answer);
+    read_more();
+  });
 }
 
 // Reading
@@ -172,9 +197,11 @@ void HttpConnection::read_more() {
                           [self = shared_from_this()](error_code error, std::size_t bytes) {
                             if (self->state_ == State::closed) return;
                             if (error) return self->close();
-                            self->unparsed_.append(self->incoming_.data(), bytes);
-                            self->take_input();
-                            self->read_more();
+                            self->close_if_it_throws([&] {
+                              self->unparsed_.append(self->incoming_.data(), bytes);
+                              self->take_input();
+                              self->read_more();
+                            });
                           });
 }
 
@@ -250,10 +277,11 @@ void HttpConnection::dispatch() {
   keep_ = message.keep_alive();
   answered_ = false;
   const std::string fault = why_no_request(message);
-  exchange_ = std::make_shared<Exchange>(request_of(std::move(message)), *this);
-  if (fault.empty()) return owner_.handle(exchange_);
+  const auto exchange = std::make_shared<Exchange>(request_of(std::move(message)), *this);
+  exchange_ = exchange;
+  if (fault.empty()) return owner_.handle(exchange);
   keep_ = false;  // where the next request begins is unknown
-  exchange_->answer(error_answer(400, fault));
+  exchange->answer(error_answer(400, fault));
 }
 
 void HttpConnection::refuse_long_header() {
@@ -315,7 +343,7 @@ void HttpConnection::send_rest() {
                              if (error) return self->close();
                              self->given_ += bytes;
                              self->sent_ += bytes;
-                             self->go_on_sending();
+                             self->close_if_it_throws([&] { self->go_on_sending(); });
                            });
 }
 
@@ -368,11 +396,11 @@ void HttpConnection::close() {
   error_code ignored;
   socket_.close(ignored);
   timer_.cancel();
+  owner_.connection_ended(self);  // first: what follows may throw
   if (const auto exchange = std::exchange(exchange_, nullptr)) {
     exchange->detach(/*answered=*/false);
     owner_.exchange_ended(/*answered=*/false);
   }
-  owner_.connection_ended(self);
 }
 
 // Time
@@ -382,7 +410,8 @@ void HttpConnection::set_deadline(std::chrono::milliseconds time) {
   timer_.async_wait([self = shared_from_this()](error_code error) {
     // A handler that is already queued cannot be cancelled: look whether the deadline was moved.
     const bool moved = self->timer_.expiry() > asio::steady_timer::clock_type::now();
-    if (!error && !moved && self->state_ != State::closed) self->deadline_passed();
+    if (error || moved || self->state_ == State::closed) return;
+    self->close_if_it_throws([&] { self->deadline_passed(); });
   });
 }
 

@@ -59,6 +59,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void close();
   /// Whether a request is not answered to its end.
   bool is_busy() const { return exchange_ != nullptr; }
+  /// Whether a request is not answered and nobody holds it who could.
+  bool is_forgotten() const { return exchange_ != nullptr && !answered_ && exchange_.use_count() == 1; }
   /// Whether the client has only to read the last answer and leave.
   bool is_being_left() const { return state_ == State::leaving; }
   /// Since when the client owes something: a whole request (since it was accepted or last answered, however
@@ -77,6 +79,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     leaving,    ///< read the last answer and leave
     closed,     ///< nothing
   };
+
+  template <typename Work>
+  void close_if_it_throws(const Work& work);
 
   void read_more();
   void take_input();

@@ -173,7 +173,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     try {
       handler_(exchange);
     } catch (const std::exception& error) {
-      exchange->answer(error_answer(500, error.what()));
+      exchange->answer(error_answer(500, words_of(error)));
+      close_forgotten();
     }
   }
   void exchange_ended(bool answered) override {
@@ -186,21 +187,28 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
 
  private:
-  /// An exception in the work for one connection must not end the others.
+  static constexpr std::chrono::milliseconds kMoment{100};
+
+  /// An exception in the work for one connection must not end the others. Memory may be short: nothing here
+  /// needs any.
   void run() {
-    for (;;) {
+    while (!io_.stopped()) {
       try {
+        close_forgotten();
+        if (accepting_.use_count() == 1) {  // the exception has ended the accepting
+          io_.run_for(kMoment);
+          if (acceptor_.is_open()) accept();
+        }
         io_.run();
-        return;
       } catch (const std::exception& error) {
-        // fputs, because fmt::print throws if stderr is closed.
-        std::fputs(fmt::format("note: the server goes on after this: {}\n", error.what()).c_str(), stderr);
+        for (const char* part : {"note: the server goes on after this: ", words_of(error), "\n"})
+          std::fputs(part, stderr);
       }
     }
   }
 
   void accept() {
-    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    acceptor_.async_accept([this, accepting = accepting_](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       if (error) return accept_later();
       accept();
@@ -209,10 +217,17 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
   /// Accepts again in a moment: for example, no file descriptor is free now.
   void accept_later() {
-    accept_again_.expires_after(std::chrono::milliseconds(100));
-    accept_again_.async_wait([this](error_code error) {
+    accept_again_.expires_after(kMoment);
+    accept_again_.async_wait([this, accepting = accepting_](error_code error) {
       if (!error) accept();
     });
+  }
+  /// Closes the connections whose requests nobody will answer: an exception lost them.
+  void close_forgotten() {
+    const auto is_forgotten = [](const auto& connection) { return connection->is_forgotten(); };
+    for (auto found = connections_.end();
+         (found = std::ranges::find_if(connections_, is_forgotten)) != connections_.end();)
+      std::shared_ptr(*found)->close();
   }
   /// Takes a new connection. Connections that are being left have places of their own, as many as the others.
   void take(tcp::socket socket) {
@@ -243,7 +258,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     return longest != nullptr;
   }
 
-  bool listens_to_this_machine_alone() const { return acceptor_.local_endpoint().address().is_loopback(); }
+  bool listens_to_this_machine_alone() const {
+    const asio::ip::address address = acceptor_.local_endpoint().address();
+    if (address.is_v6() && address.to_v6().is_v4_mapped())  // ::ffff:127.0.0.1 is 127.0.0.1
+      return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+    return address.is_loopback();
+  }
   /// Whether `host` is a name that nobody else can have given to this machine.
   bool is_this_machine(std::string host) const {
     if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a complete name, as DNS writes it
@@ -263,9 +283,9 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     acceptor_.close(ignored);
     accept_again_.cancel();
     signals_.cancel(ignored);
-    for (const auto& connection : std::exchange(connections_, {})) connection->close();
     work_.reset();
     io_.stop();
+    for (const auto& connection : std::exchange(connections_, {})) connection->close();
   }
 
   const HttpLimits limits_;
@@ -275,6 +295,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   tcp::acceptor acceptor_;
   const std::string address_ = url_of(acceptor_.local_endpoint());
   asio::steady_timer accept_again_;
+  /// Held, too, by the handler that accepts, or will accept again.
+  const std::shared_ptr<bool> accepting_ = std::make_shared<bool>(true);
   asio::signal_set signals_;
   Handler handler_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;

@@ -5,12 +5,16 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <boost/system/system_error.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 
+#include "common/base/error.h"
 #include "common/server/generation_server.h"
 #include "fmt/format.h"
 
@@ -54,7 +58,9 @@ std::string served_name(const std::filesystem::path& folder) {
   return name;
 }
 
-int serve(Step step, const Options& options, const MakeCache& make_cache) {
+namespace {
+
+int run_server(Step step, const Options& options, const MakeCache& make_cache) {
   GenerationServerSettings settings;
   const std::int64_t max_requests = options.max_sequences + options.max_waiting;
   settings.http.connections = static_cast<std::size_t>(max_requests + kOtherConnections);
@@ -87,6 +93,28 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
   // All clients are answered. A pass may take long, and no client waits for it any more.
   if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);
   return 0;
+}
+
+}  // namespace
+
+int serve(Step step, const Options& options, const MakeCache& make_cache) {
+  // The standard library and Boost have an error each for a thread that the system refuses.
+  const auto refuse_if_no_thread = [](int error, const std::string& message) {
+    if (error != EAGAIN) return;
+    throw RunError(
+        fmt::format("the system gives this program no more threads ({}); a server needs five, and those of "
+                    "--threads: end other programs of this user, or raise its limit (ulimit -u)",
+                    message));
+  };
+  try {
+    return run_server(step, options, make_cache);
+  } catch (const std::system_error& error) {
+    refuse_if_no_thread(error.code().value(), error.code().message());
+    throw;
+  } catch (const boost::system::system_error& error) {
+    refuse_if_no_thread(error.code().value(), error.code().message());
+    throw;
+  }
 }
 
 }  // namespace kvcache

@@ -9,9 +9,10 @@
 namespace kvcache {
 
 bool UnreadRequests::add(UnreadRequest request) {
-  if (bytes_ + request.body.size() > kMostBytes) return false;
-  bytes_ += request.body.size();
+  const std::size_t bytes = request.body.size();
+  if (bytes_ + bytes > kMostBytes) return false;
   requests_.push_back(std::move(request));
+  bytes_ += bytes;
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <new>
 #include <system_error>
 
 #include "common/base/error.h"
@@ -297,8 +298,7 @@ Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t 
       shown_as_(shown_as) {
   const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
       pcre2_compile_context_create(nullptr));
-  if (context == nullptr || few_steps_ == nullptr)
-    throw RunError("no memory to compile a regular expression");
+  if (context == nullptr || few_steps_ == nullptr) throw std::bad_alloc();
   pcre2_set_match_limit(few_steps_.get(), steps_in_a_stretch);
   // In Ruby only \n ends a line.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
@@ -307,6 +307,7 @@ Regex::Regex(std::string_view pcre2_pattern, std::uint32_t options, std::size_t 
     std::size_t offset = 0;
     Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
                             options | more_options | PCRE2_UTF, &error, &offset, context.get()));
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     if (code == nullptr) throw InputError(fmt::format("not a regular expression: {}", error_text(error)));
     // Without a just-in-time compiler the interpreter does the same, more slowly.
     pcre2_jit_compile(code.get(), jit_options);
@@ -344,7 +345,7 @@ bool Regex::find(std::string_view text, std::size_t offset, pcre2_match_data* da
 bool Regex::find_counted(std::string_view text, std::size_t offset, pcre2_match_data* data,
                          TextBudget& budget) const {
   const std::unique_ptr<pcre2_match_context, FreeContext> context(pcre2_match_context_create(nullptr));
-  if (context == nullptr) throw RunError("no memory to match a regular expression");
+  if (context == nullptr) throw std::bad_alloc();
   Counter counter{budget, 1 + longest_repetition_ / 8, offset};
   pcre2_set_callout(context.get(), count_steps, &counter);
   pcre2_set_match_limit(context.get(), std::numeric_limits<std::uint32_t>::max());
@@ -355,6 +356,7 @@ bool Regex::find_counted(std::string_view text, std::size_t offset, pcre2_match_
     result = match(counted_code_.get(), text, offset, PCRE2_NO_JIT, data, context.get());
   }
   if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
   if (result == PCRE2_ERROR_CALLOUT) budget.refuse(spender());
   if (result < 0)
     throw InputError(
@@ -369,7 +371,7 @@ std::string Regex::spender() const {
 std::vector<Regex::Match> Regex::find_all(std::string_view text, TextBudget& budget) const {
   const std::unique_ptr<pcre2_match_data, FreeMatch> data(
       pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-  if (data == nullptr) throw RunError("no memory to match a regular expression");
+  if (data == nullptr) throw std::bad_alloc();
   const std::size_t* bounds = pcre2_get_ovector_pointer(data.get());
 
   std::vector<Match> matches;

@@ -529,6 +529,10 @@ TEST(ShippedModel, NamesThePlacesIfItIsNotThere) {
   }
 }
 
+TEST(ShippedModel, IsFoundInTheSourceTreeWhereNothingTellsWhereTheProgramIs) {
+  EXPECT_EQ(shipped_model_folder("/nowhere/exe"), std::filesystem::path(SOURCE_DIR) / "common/fairytale");
+}
+
 TEST(ShippedModel, SaysWhyAPlaceCannotBeRead) {
   const std::filesystem::path place = "/tmp/" + std::string(300, 'x');
   try {

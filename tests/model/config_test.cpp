@@ -135,6 +135,27 @@ TEST_F(Config, TakesTransformersDefaultsWhereFieldsAreAbsentOrNull) {
   EXPECT_EQ(read(with("head_dim", nullptr, "Qwen3ForCausalLM")).head_dim, 8);
 }
 
+// As transformers 4.57 and 5.24: an absent field means the family's default, and null the number of heads.
+TEST_F(Config, TakesTheFamilysNumberOfKvHeadsWhereTheFieldIsAbsent) {
+  constexpr std::string_view field = "num_key_value_heads";
+  const std::pair<const char*, std::int64_t> expected[] = {{"LlamaForCausalLM", 64},
+                                                           {"MistralForCausalLM", 8},
+                                                           {"Qwen2ForCausalLM", 32},
+                                                           {"Qwen3ForCausalLM", 32}};
+  for (const auto& [architecture, kv_heads] : expected) {
+    json config = without(std::string(field), architecture);
+    config["num_attention_heads"] = 64;
+    EXPECT_EQ(read(config).kv_heads, kv_heads) << architecture;
+    config[field] = nullptr;
+    EXPECT_EQ(read(config).kv_heads, 64) << architecture;
+    if (kv_heads == 64) continue;
+    config.erase(field);
+    config["num_attention_heads"] = 4;
+    EXPECT_THAT(error_of(config), AllOf(HasSubstr("num_key_value_heads is missing"),
+                                        HasSubstr(std::to_string(kv_heads)), HasSubstr("4")));
+  }
+}
+
 TEST_F(Config, HeadDimIsReadNotDerived) {
   json config = valid();
   config.update({{"hidden_size", 64}, {"num_attention_heads", 4}, {"head_dim", 32}});

@@ -70,8 +70,11 @@ class AskedCapacity final : public KvManager {
 
   AskedCapacity(const KvManager& manager, Gate& gate) : manager_(manager), gate_(gate) {}
   int encoded() const { return encoded_; }
+  /// The next text finds no memory.
+  void fail_once() { fails_ = true; }
 
   std::int64_t capacity() const override {
+    if (fails_.exchange(false)) throw std::bad_alloc();
     ++encoded_;
     return manager_.capacity();
   }
@@ -89,6 +92,7 @@ class AskedCapacity final : public KvManager {
   const KvManager& manager_;
   Gate& gate_;
   mutable std::atomic<int> encoded_ = 0;
+  mutable std::atomic<bool> fails_ = false;
 };
 
 /// A store whose passes wait at a gate, and of which one may fail.
@@ -291,6 +295,15 @@ Tokenizer* AGenerationServer::tokenizer_;
 using Refusal = std::pair<int, std::string>;
 
 // Answers
+
+TEST_F(AGenerationServer, SaysThatThereIsNoMemoryToReadARequest) {
+  start();
+  asked_->fail_once();
+  const HttpResponse response = post({{"prompt", kPrompt}});
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(response.error().at("message"), "out of memory");
+  EXPECT_EQ(post({{"prompt", kPrompt}, {"max_tokens", 1}}).status, 200);
+}
 
 TEST_F(AGenerationServer, AnswersAsTheProgramsDoInEveryStep) {
   const SequenceReport expected = alone({ids_of(kPrompt), 24, false, {}});

@@ -47,8 +47,8 @@ class Counter {
 /// Answers /echo at once, with what it was asked; holds /hold until the test goes on; fails at /fail.
 class AnHttpServer : public testing::Test {
  protected:
-  void start(const HttpLimits& limits = {}) {
-    server_ = std::make_unique<HttpServer>("127.0.0.1", 0, limits);
+  void start(const HttpLimits& limits = {}, const std::string& host = "127.0.0.1") {
+    server_ = std::make_unique<HttpServer>(host, 0, limits);
     server_->start([this](const std::shared_ptr<HttpExchange>& exchange) { handle(exchange); });
   }
   void TearDown() override {
@@ -438,6 +438,19 @@ TEST_F(AnHttpServer, DoesNotAnswerToANameThatOthersGiveThisMachine) {
     const HttpResponse response = asked_for(host);
     EXPECT_EQ(response.status, 403) << host;
     EXPECT_NE(response.body.find(server_->address()), std::string::npos) << host;
+  }
+}
+
+TEST_F(AnHttpServer, DoesNotAnswerToSuchANameWhereItsOwnAddressIsMappedToIpv6) {
+  try {
+    start({}, "::ffff:127.0.0.1");
+  } catch (const InputError&) {
+    GTEST_SKIP() << "this machine has no IPv6";
+  }
+  for (const char* method : {"GET", "POST"}) {
+    const std::string rest = " /echo HTTP/1.1\r\nContent-Length: 0\r\nHost: ";
+    EXPECT_EQ(answer_to(method + rest + "evil.example\r\n\r\n").status, 403);
+    EXPECT_EQ(answer_to(method + rest + "localhost\r\n\r\n").status, 200);
   }
 }
 

@@ -109,6 +109,23 @@ TEST_F(AMachinesMemory, IsNoMoreThanAnyGroupOfTheProcessMayHave) {
   expect(5000, 0);
 }
 
+// A sandbox without /proc. What a group may have is known even there.
+TEST_F(AMachinesMemory, FitsEverySizeWhereTheSystemTellsNone) {
+  expect(kUnknownMemory, kUnknownMemory);
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "900000\n");
+  write("sys/fs/cgroup/memory.current", "100000\n");
+  expect(900000, 800000);
+}
+
+TEST_F(AServersMemory, HoldsWholeContextsWhereMemoryIsUnknown) {
+  Program program = program_with(0);
+  program.memory = kUnknownMemory;
+  program.memory_to_serve = kUnknownMemory / 2;
+  EXPECT_EQ(paged_shape(program).blocks, 4 * 1024 / 16 + 2);
+  EXPECT_EQ(make_flat_cache(program).manager->capacity(), 1024);
+}
+
 TEST_F(AMachinesMemory, IsThere) {
   const MachineMemory memory = machine_memory();
   EXPECT_GT(memory.available, 0);

@@ -2,6 +2,7 @@
 // it. They say where they listen, and end at a signal.
 #include "tests/support/server_program.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "common/server/serve.h"
@@ -51,6 +52,20 @@ TEST(ServerProgram, SamplesWhatTheProgramSamples) {
                           .json();
   for (std::size_t sample = 0; sample < 3; ++sample)
     EXPECT_EQ(answer["samples"][sample]["ids"], expected["sequences"][sample]["output_ids"]);
+}
+
+// The size of a thread's stack is that of `ulimit -s`, for which no address space is left.
+TEST(ServerProgram, EndsWithARemedyWhereTheSystemGivesNoThread) {
+  const std::string program = std::string(BINARY_DIR) + "/step3_paged";
+  const ProgramResult result = run_program(
+      "/bin/sh",
+      {"-c", "ulimit -s 4000000; ulimit -v 3000000; exec \"$0\" --serve --port 0 --device cpu", program});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find("no more threads (Resource temporarily unavailable); a server needs five"),
+            std::string::npos)
+      << result.err;
 }
 
 TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
