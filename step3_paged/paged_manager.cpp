@@ -64,7 +64,7 @@ void PagedManager::abort(const PassPlan& plan) {
   for (auto sequence = plan.sequences.rbegin(); sequence != plan.sequences.rend(); ++sequence) {
     BlockTable& table = tables_.at(*sequence);
     while (static_cast<std::int64_t>(table.blocks.size()) > shape_.blocks_for(table.length)) {
-      give_back(pool_, table.blocks.back());
+      pool_.free(table.blocks.back());
       table.blocks.pop_back();
     }
     if (table.length == 0) tables_.erase(*sequence);
@@ -76,7 +76,7 @@ void PagedManager::free(std::int32_t sequence) {
   const auto table = tables_.find(sequence);
   if (table == tables_.end()) return;
   for (auto block = table->second.blocks.rbegin(); block != table->second.blocks.rend(); ++block)
-    give_back(pool_, *block);
+    pool_.free(*block);
   tables_.erase(table);
 }
 
