@@ -103,7 +103,9 @@ PagedShape paged_shape(const Program& program) {
   return shape;
 }
 
-std::int64_t blocks_with_watermark(std::int64_t wanted) { return wanted + (wanted - 1) / 99; }
+std::int64_t blocks_with_watermark(std::int64_t wanted) {
+  return wanted + (wanted - 1) / 99;
+}
 
 void check_host_tier(std::int64_t blocks, const PagedShape& shape) {
   check_fits("a host tier", blocks, shape, {"this machine's memory", machine_memory().total});
