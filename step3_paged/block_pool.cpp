@@ -23,16 +23,14 @@ std::optional<std::int32_t> BlockPool::allocate() {
   return id;
 }
 
-FreeResult BlockPool::free(std::int32_t id) {
-  if (!is_block(id)) return FreeResult::not_a_block;
-  if (!in_use_[static_cast<std::size_t>(id)]) return FreeResult::already_free;
+void BlockPool::free(std::int32_t id) {
+  if (!in_use(id)) throw std::logic_error("block " + std::to_string(id) + " is freed and was not in use");
   in_use_[static_cast<std::size_t>(id)] = false;
   free_ids_.push_back(id);
-  return FreeResult::freed;
 }
 
 bool BlockPool::in_use(std::int32_t id) const {
-  if (!is_block(id)) throw std::logic_error("the pool has no block " + std::to_string(id));
+  if (id < 0 || id >= total()) throw std::logic_error("the pool has no block " + std::to_string(id));
   return in_use_[static_cast<std::size_t>(id)];
 }
 
@@ -47,11 +45,6 @@ void BlockPool::check_invariants() const {
       throw std::logic_error(in_use_[id] ? "a block is free and in use"
                                          : "a block is neither free nor in use");
   }
-}
-
-void give_back(BlockPool& pool, std::int32_t id) {
-  if (pool.free(id) != FreeResult::freed)
-    throw std::logic_error("block " + std::to_string(id) + " is given back and was not in use");
 }
 
 }  // namespace kvcache

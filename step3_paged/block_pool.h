@@ -9,13 +9,6 @@
 
 namespace kvcache {
 
-/// What `BlockPool::free` found.
-enum class FreeResult : std::uint8_t {
-  freed,         ///< the block was in use and is free now
-  already_free,  ///< a second free: refused, nothing changed
-  not_a_block,   ///< an id that this pool never had: refused, nothing changed
-};
-
 /// A fixed number of blocks with ids 0 to total - 1; each is room for the K and V of block_size tokens over
 /// all layers. The block freed last is allocated first, since a processor's cache may still hold it. Blocks
 /// that were never used follow in order of id. Freeing blocks in the reverse order of their allocation
@@ -29,7 +22,8 @@ class BlockPool {
   /// A free block's id, now in use; nothing when all are in use.
   [[nodiscard]] std::optional<std::int32_t> allocate();
   /// Gives a block back.
-  [[nodiscard]] FreeResult free(std::int32_t id);
+  /// @throws std::logic_error that names `id`, if that block is not in use; nothing has changed then.
+  void free(std::int32_t id);
 
   /// Blocks, free or not.
   std::int64_t total() const { return static_cast<std::int64_t>(in_use_.size()); }
@@ -47,14 +41,8 @@ class BlockPool {
   void check_invariants() const;
 
  private:
-  bool is_block(std::int32_t id) const { return id >= 0 && id < total(); }
-
   std::vector<bool> in_use_;            // [total] allocated and not freed since
   std::vector<std::int32_t> free_ids_;  // a stack: the next to be taken is at the back
 };
-
-/// As `pool.free(id)`, for a caller that holds the block.
-/// @throws std::logic_error that names the block, if the pool refuses it: then a block table is wrong.
-void give_back(BlockPool& pool, std::int32_t id);
 
 }  // namespace kvcache

@@ -6,7 +6,6 @@
 
 #include "common/base/number.h"
 #include "common/cpu/scatter.h"
-#include "step3_paged/gather.h"
 
 namespace kvcache {
 
@@ -17,8 +16,7 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       dtype_(dtype),
       settings_(settings),
       threads_(threads),
-      row_bytes_(config.kv_width() * size_of(dtype)),
-      block_bytes_(shape.block_size * row_bytes_),
+      block_bytes_(shape.block_size * config.kv_width() * size_of(dtype)),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_),
       v_(config.layers * layer_bytes_) {}
@@ -28,12 +26,14 @@ void PagedKvStore::begin(const PassPlan& plan) {
   if (settings_.fill != DebugFill::none) {
     for (const std::int32_t block : plan.fresh_blocks) fill(block);
   }
-  for (const BlockCopy& blocks : plan.copies) copy(blocks);
+  for (const BlockCopy& blocks : plan.copies) copy(blocks);  // for step 4
   sequences_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const std::int32_t* table = &plan.block_table[s * static_cast<std::size_t>(plan.table_width)];
-    sequences_.push_back({plan.row_begin[s], plan.row_begin[s + 1], plan.context_len[s],
-                          cpu::SlotMap{.blocks = table, .block_size = shape_.block_size}});
+    sequences_.push_back({.row_begin = plan.row_begin[s],
+                          .row_end = plan.row_begin[s + 1],
+                          .context = plan.context_len[s],
+                          .slots = {.blocks = table, .block_size = shape_.block_size}});
   }
 }
 
@@ -46,27 +46,9 @@ void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
   const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
   const cpu::KvRows rows{dtype_, k_layer(layer), v_layer(layer)};
   if (settings_.attention == AttentionPath::gather) {
-    attend_gathered(heads, rows, q, out);
+    gathered_.attend(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
   } else {
     cpu::attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
-  }
-}
-
-void PagedKvStore::attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q,
-                                   Matrix& out) {
-  for (const cpu::AttentionSequence& paged : sequences_) {
-    const auto bytes = static_cast<std::size_t>(paged.context * row_bytes_);
-    if (gathered_k_.size() < bytes) {
-      gathered_k_.resize(bytes * 3 / 2);  // half more, so it seldom grows
-      gathered_v_.resize(bytes * 3 / 2);
-    }
-    cpu::gather_rows(rows.k, paged.slots, paged.context, row_bytes_, gathered_k_.data());
-    cpu::gather_rows(rows.v, paged.slots, paged.context, row_bytes_, gathered_v_.data());
-    gathered_bytes_ += 2 * paged.context * row_bytes_;
-    const cpu::AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context,
-                                            cpu::SlotMap{}};  // contiguous from row 0
-    cpu::attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0),
-                   out.row(0), q.stride, dtype_, threads_);
   }
 }
 

@@ -1,6 +1,6 @@
 /// @file
-/// The K and V of a paged cache on the CPU. The store does what a plan says: it copies blocks, writes new
-/// rows to their slots, and attends through the block tables. Chapter: step3_paged/README.md.
+/// The K and V of a paged cache on the CPU. The store does what a plan says: it writes new rows to their
+/// slots and attends through the block tables. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,13 @@
 #include "common/kv/kv_store.h"
 #include "common/kv/store_settings.h"
 #include "common/model/config.h"
+#include "step3_paged/gather.h"
 #include "step3_paged/paged_shape.h"
 
 namespace kvcache {
 
-/// A pool of blocks, layer-major: K and V are each [layers, blocks, block_size, kv_heads, head_dim]. Within a
-/// layer, slot s is row s. The chapter's notes compare block-major, [blocks, layers, ...]: it moves a block
-/// faster and attends slower.
+/// A pool of blocks: K and V are each [layers, blocks, block_size, kv_heads, head_dim]. Within a layer, slot
+/// s is row s.
 class PagedKvStore : public KvStore {
  public:
   /// How attention reads K and V, and what fresh blocks are filled with.
@@ -33,7 +33,7 @@ class PagedKvStore : public KvStore {
   void begin(const PassPlan& plan) override;
   void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
   void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
-  std::int64_t gathered_bytes() const override { return gathered_bytes_; }
+  std::int64_t gathered_bytes() const override { return gathered_.copied_bytes(); }
 
  protected:
   /// Bytes of K, or of V, of one block in one layer.
@@ -52,19 +52,17 @@ class PagedKvStore : public KvStore {
  private:
   void fill(std::int32_t block);
   void copy(const BlockCopy& blocks);
-  void attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q, Matrix& out);
 
   const ModelConfig& config_;
   PagedShape shape_;
   DType dtype_;
   Settings settings_;
   ThreadPool& threads_;
-  std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
-  ReservedMemory k_, v_;                                // [layers, blocks, block_size, kv_heads, head_dim]
+  std::int64_t block_bytes_, layer_bytes_;  // of K, or of V, in one layer
+  ReservedMemory k_, v_;                    // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;
-  std::vector<cpu::AttentionSequence> sequences_;   // [sequences] of the pass, through the block table
-  std::vector<std::byte> gathered_k_, gathered_v_;  // [context, kv_heads, head_dim] of one sequence and layer
-  std::int64_t gathered_bytes_ = 0;
+  std::vector<cpu::AttentionSequence> sequences_;  // [sequences] of the pass, through the block table
+  cpu::GatheredAttention gathered_;                // with AttentionPath::gather alone
 };
 
 }  // namespace kvcache

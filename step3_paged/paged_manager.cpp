@@ -28,11 +28,8 @@ std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
 
 std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
   std::int64_t blocks = 0;
-  for (const Work& wanted : work) {
-    const auto table = tables_.find(wanted.sequence);
-    const std::int64_t held = table == tables_.end() ? 0 : std::ssize(table->second.blocks);
-    blocks += shape_.blocks_for(std::ssize(wanted.token_ids)) - held;
-  }
+  for (const Work& wanted : work)
+    blocks += shape_.blocks_for(std::ssize(wanted.token_ids)) - shape_.blocks_for(length(wanted.sequence));
   return blocks;
 }
 
@@ -60,11 +57,12 @@ void PagedManager::commit(const PassPlan& plan) {
 }
 
 void PagedManager::abort(const PassPlan& plan) {
-  // In reverse, so that the pool gives out the same blocks next time.
+  // `plan` changed no length, so the length says which blocks the table had. They are freed in reverse, so
+  // that the pool gives out the same blocks next time.
   for (auto sequence = plan.sequences.rbegin(); sequence != plan.sequences.rend(); ++sequence) {
     BlockTable& table = tables_.at(*sequence);
-    while (static_cast<std::int64_t>(table.blocks.size()) > shape_.blocks_for(table.length)) {
-      give_back(pool_, table.blocks.back());
+    while (std::ssize(table.blocks) > shape_.blocks_for(table.length)) {
+      pool_.free(table.blocks.back());
       table.blocks.pop_back();
     }
     if (table.length == 0) tables_.erase(*sequence);
@@ -76,7 +74,7 @@ void PagedManager::free(std::int32_t sequence) {
   const auto table = tables_.find(sequence);
   if (table == tables_.end()) return;
   for (auto block = table->second.blocks.rbegin(); block != table->second.blocks.rend(); ++block)
-    give_back(pool_, *block);
+    pool_.free(*block);
   tables_.erase(table);
 }
 

@@ -16,8 +16,7 @@ namespace kvcache {
 /// is block_id * block_size + offset, in 64 bits: PassPlan::add_slots (common/kv/pass_plan.h) works it out.
 class PagedManager final : public KvManager {
  public:
-  /// All blocks are free. `shape.watermark()`: a new sequence must leave that many blocks free, so that
-  /// running sequences can grow. A sequence that runs alone may use these blocks too.
+  /// All blocks are free. A new sequence leaves `shape.watermark()` of them free, unless it runs alone.
   explicit PagedManager(const PagedShape& shape) : shape_(shape), pool_(shape.blocks) {}
 
   [[nodiscard]] std::optional<PassPlan> plan(std::span<const Work> work) override;

@@ -24,7 +24,7 @@ std::int64_t fitting_blocks(const Program& program, const PagedShape& shape) {
     blocks += shape.blocks_for(std::min(length, program.model->config().max_position_embeddings) - 1);
   }
   if (program.requests.size() == 1) return blocks;
-  return PagedShape::blocks_with_watermark(blocks);
+  return blocks_with_watermark(blocks);
 }
 
 /// The memory that blocks must fit into.
@@ -101,6 +101,10 @@ PagedShape paged_shape(const Program& program) {
   shape.blocks = wanted_blocks(program, shape, memory.bytes);
   check_fits("a pool", shape.blocks, shape, memory);
   return shape;
+}
+
+std::int64_t blocks_with_watermark(std::int64_t wanted) {
+  return wanted + (wanted - 1) / 99;
 }
 
 void check_host_tier(std::int64_t blocks, const PagedShape& shape) {

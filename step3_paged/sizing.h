@@ -13,6 +13,9 @@ namespace kvcache {
 /// @throws InputError with the numbers, for a size that holds no block or more than the device's memory.
 PagedShape paged_shape(const Program& program);
 
+/// Blocks of the smallest pool that has `wanted` blocks above its watermark.
+std::int64_t blocks_with_watermark(std::int64_t wanted);
+
 /// Checks the size of step 4's host tier.
 /// @throws InputError if `blocks` blocks take more than the machine's memory.
 void check_host_tier(std::int64_t blocks, const PagedShape& shape);

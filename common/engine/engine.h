@@ -7,7 +7,7 @@
 /// On a GPU `forward` only queues a pass. While the device computes the pass, the host
 ///
 /// 1. advances the bookkeeping: lengths, hashes of full blocks,
-/// 2. forks samples, and frees the sequences that end with this pass by their length,
+/// 2. forks samples (Scheduler::fork), and frees the sequences that end with this pass by their length,
 /// 3. plans the next pass: slots, block tables, admissions.
 ///
 /// Then the host waits once, for the chosen ids, and puts them into the plan. If a sequence ended by what was
@@ -40,7 +40,7 @@ struct GenerationRequest {
   std::int64_t max_tokens = 64;          ///< new tokens of each sample; 0: prefill only
   bool ignore_eos = false;               ///< an end-of-sequence id does not end an output
   SamplingParams sampling;               ///< sample n draws with the seed `seed + n`, whatever else runs
-  std::int64_t samples = 1;              ///< outputs of this prompt; in step 4 they fork after the prompt
+  std::int64_t samples = 1;              ///< outputs of this prompt; in step 4 the engine forks them after it
   std::vector<std::string> stop;         ///< stop strings; they are not part of the output
   std::string salt;                      ///< requests of equal salt share blocks (Work::salt)
 };

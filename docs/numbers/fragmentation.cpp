@@ -45,7 +45,7 @@ class Blocks {
     return table;
   }
   void give_back(const Held& table, std::int64_t) {
-    for (const std::int32_t block : table) kvcache::give_back(pool_, block);
+    for (const std::int32_t block : table) pool_.free(block);
   }
   std::int64_t free_slots() const { return pool_.free_count() * block_size_; }
   std::int64_t slots_for(std::int64_t tokens) const {

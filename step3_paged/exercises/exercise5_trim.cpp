@@ -9,8 +9,8 @@
 //
 //   - makes table.length smaller by `tokens`,
 //   - removes the blocks that the new length does not need from the end of table.blocks,
-//   - and gives each of them back with give_back(pool, id), in such an order that a sequence which grows
-//     again at once takes the same blocks as before. The pool gives out the block that was freed last.
+//   - and gives each of them back with pool.free(id), in such an order that a sequence which grows again at
+//     once takes the same blocks as before. The pool gives out the block that was freed last.
 //
 // With tokens 0 nothing changes; with all tokens no block is left. If `tokens` is negative or more than
 // table.length, trim throws std::invalid_argument, and table and pool stay as they were.

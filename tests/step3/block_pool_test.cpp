@@ -43,16 +43,16 @@ TEST(BlockPool, HandsOutBlocksThatWereNeverUsedInOrderOfTheirId) {
 TEST(BlockPool, HandsOutTheBlockFreedLastFirst) {
   BlockPool pool(6);
   take(pool, 4);
-  for (const std::int32_t id : {1, 3, 0}) EXPECT_EQ(pool.free(id), FreeResult::freed);
+  for (const std::int32_t id : {1, 3, 0}) pool.free(id);
   EXPECT_EQ(take(pool, 5), (std::vector<std::int32_t>{0, 3, 1, 4, 5}));
 }
 
 TEST(BlockPool, FreeingInTheReverseOrderOfAllocationRestoresThePoolExactly) {
   BlockPool pool(6);
   take(pool, 2);
-  give_back(pool, 0);
+  pool.free(0);
   const std::vector<std::int32_t> before = take(pool, 4);
-  for (auto id = before.rbegin(); id != before.rend(); ++id) give_back(pool, *id);
+  for (auto id = before.rbegin(); id != before.rend(); ++id) pool.free(*id);
   EXPECT_EQ(take(pool, 4), before);
 }
 
@@ -65,14 +65,14 @@ TEST(BlockPool, SaysThatItIsExhaustedAsOftenAsItIsAskedAndChangesNothing) {
     EXPECT_EQ(pool.in_use_count(), 2);
     pool.check_invariants();
   }
-  give_back(pool, 1);
+  pool.free(1);
   EXPECT_EQ(pool.allocate(), 1);
 }
 
 TEST(BlockPool, APoolOfNoBlocksIsExhaustedFromTheStart) {
   BlockPool pool(0);
   EXPECT_EQ(pool.allocate(), std::nullopt);
-  EXPECT_EQ(pool.free(0), FreeResult::not_a_block);
+  EXPECT_THROW(pool.free(0), std::logic_error);
   EXPECT_EQ(pool.total(), 0);
   pool.check_invariants();
 }
@@ -82,8 +82,8 @@ TEST(BlockPool, APoolOfNoBlocksIsExhaustedFromTheStart) {
 TEST(BlockPool, RefusesASecondFreeOfTheSameBlock) {
   BlockPool pool(3);
   take(pool, 2);
-  EXPECT_EQ(pool.free(1), FreeResult::freed);
-  EXPECT_EQ(pool.free(1), FreeResult::already_free);
+  pool.free(1);
+  EXPECT_THROW(pool.free(1), std::logic_error);
   EXPECT_EQ(pool.free_count(), 2);
   pool.check_invariants();
   EXPECT_EQ(take(pool, 2), (std::vector<std::int32_t>{1, 2}));
@@ -91,7 +91,7 @@ TEST(BlockPool, RefusesASecondFreeOfTheSameBlock) {
 
 TEST(BlockPool, RefusesToFreeABlockThatWasNeverTaken) {
   BlockPool pool(3);
-  EXPECT_EQ(pool.free(2), FreeResult::already_free);
+  EXPECT_THROW(pool.free(2), std::logic_error);
   EXPECT_EQ(pool.free_count(), 3);
   pool.check_invariants();
 }
@@ -101,20 +101,19 @@ TEST(BlockPool, RefusesToFreeWhatItNeverHad) {
   take(pool, 3);
   for (const std::int32_t id :
        {-1, 3, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()}) {
-    EXPECT_EQ(pool.free(id), FreeResult::not_a_block) << id;
+    EXPECT_THROW(pool.free(id), std::logic_error) << id;
   }
   EXPECT_EQ(pool.in_use_count(), 3);
   pool.check_invariants();
 }
 
-// The caller of `give_back` holds the block, so a refusal is a fault of its tables that must not pass unseen.
-TEST(BlockPool, GivingBackWhatIsNotInUseNamesTheBlockAndChangesNothing) {
+// A refusal is a fault of the caller's tables: its message says which block.
+TEST(BlockPool, FreeingWhatIsNotInUseNamesTheBlockAndChangesNothing) {
   BlockPool pool(3);
   take(pool, 2);
-  give_back(pool, 1);
-  for (const std::int32_t id : {1, 2, 3, -1}) {
-    EXPECT_THAT(fault_of([&] { give_back(pool, id); }), HasSubstr("block " + std::to_string(id) + " "));
-  }
+  pool.free(1);
+  for (const std::int32_t id : {1, 2, 3, -1})
+    EXPECT_THAT(fault_of([&] { pool.free(id); }), HasSubstr("block " + std::to_string(id)));
   EXPECT_EQ(pool.in_use_count(), 1);
   pool.check_invariants();
 }
@@ -149,11 +148,12 @@ TEST(BlockPool, CountsAndMarksEveryBlockOnce) {
       ASSERT_FALSE(taken[static_cast<std::size_t>(*given)]) << "block " << *given << " was handed out twice";
       taken[static_cast<std::size_t>(*given)] = true;
     } else if (id < 0 || id >= kTotal) {
-      ASSERT_EQ(pool.free(id), FreeResult::not_a_block);
-    } else {
-      ASSERT_EQ(pool.free(id),
-                taken[static_cast<std::size_t>(id)] ? FreeResult::freed : FreeResult::already_free);
+      ASSERT_THROW(pool.free(id), std::logic_error);
+    } else if (taken[static_cast<std::size_t>(id)]) {
+      pool.free(id);
       taken[static_cast<std::size_t>(id)] = false;
+    } else {
+      ASSERT_THROW(pool.free(id), std::logic_error);
     }
     pool.check_invariants();
     ASSERT_EQ(pool.in_use_count(), std::count(taken.begin(), taken.end(), true));

@@ -54,14 +54,14 @@ TEST_F(PoolSize, OfSeveralRequestsLeavesTheWatermarkFreeAndIsTheSmallestThatDoes
 // 4,096 contexts of 2^31 - 1 tokens, in blocks of one token, are nearly 2^43 blocks.
 TEST(BlocksWithTheWatermark, AreTheFewestThatDoHoweverManyAreWanted) {
   const auto above = [](std::int64_t blocks) { return blocks - PagedShape{.blocks = blocks}.watermark(); };
-  EXPECT_EQ(PagedShape::blocks_with_watermark(0), 0);
+  EXPECT_EQ(blocks_with_watermark(0), 0);
   std::int64_t total = 0;
   for (std::int64_t wanted = 1; wanted <= 100'000; ++wanted) {
     while (above(total) < wanted) ++total;
-    ASSERT_EQ(PagedShape::blocks_with_watermark(wanted), total);
+    ASSERT_EQ(blocks_with_watermark(wanted), total);
   }
   for (std::int64_t wanted = 100'000; wanted <= std::int64_t{1} << 43; wanted += 1 + wanted / 1000) {
-    const std::int64_t blocks = PagedShape::blocks_with_watermark(wanted);
+    const std::int64_t blocks = blocks_with_watermark(wanted);
     ASSERT_GE(above(blocks), wanted);
     ASSERT_LT(above(blocks - 1), wanted);
   }

@@ -14,7 +14,7 @@ void trim(BlockTable& table, std::int64_t tokens, std::int64_t block_size, Block
   table.length -= tokens;
   const auto needed = static_cast<std::size_t>((table.length + block_size - 1) / block_size);
   while (table.blocks.size() > needed) {
-    give_back(pool, table.blocks.back());
+    pool.free(table.blocks.back());
     table.blocks.pop_back();
   }
 }
