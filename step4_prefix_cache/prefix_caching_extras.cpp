@@ -1,5 +1,6 @@
 /// @file
-/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and the part of the host tier in a plan.
+/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and the part of the host tier in a
+/// plan.
 #include <iterator>
 #include <stdexcept>
 
@@ -21,8 +22,14 @@ void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
 
 void PrefixCachingManager::pin(std::int32_t sequence) {
   if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
-  if (pinned_ && pinned_->id != sequence) free(pinned_->id);
-  pinned_ = Pinned{sequence, known(sequence).token_ids, known(sequence).salt};
+  if (pinned_ && pinned_->sequence != sequence) free(pinned_->sequence);
+  pinned_ = PinnedPrefix{sequence, known(sequence).token_ids, known(sequence).salt};
+}
+
+/// The sequence itself, not the copy of its tokens, which is for another thread.
+PinnedBlocks PrefixCachingManager::pinned_blocks() const {
+  const Sequence& sequence = known(pinned_->sequence);
+  return {sequence.blocks, std::span(sequence.token_ids).first(static_cast<std::size_t>(sequence.length))};
 }
 
 void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
@@ -30,11 +37,22 @@ void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens)
   // It may have been freed before, and then its table is gone. So its blocks are looked up by their content.
   const std::optional<BlockParent> root = root_of(salt_or_default(work.salt));
   if (!root) return;
-  const std::vector<PrefixPlaces> places = finder().find_all(work.token_ids, *root);
-  for (std::int64_t n = cached_tokens / shape_.block_size; n < std::ssize(places); ++n) {
-    const PrefixPlaces& place = places[static_cast<std::size_t>(n)];
-    for (const std::int32_t block : place.blocks) pool_.forget(block);
-    if (place.host_block) host_.forget(*place.host_block);
+  const PrefixIndex& index = pool_.index();
+  HashChain hashes(index, work.token_ids, std::ssize(work.token_ids) / shape_.block_size, *root,
+                   settings_.hash_bits);
+  std::uint64_t parent = root->identity;
+  for (std::int64_t n = 0; n < hashes.size(); ++n) {
+    // Every place of this content: its blocks in the pool, and one host block at most.
+    const auto host_block = host_.find(hashes[n], parent, hashes.token_ids(n));
+    std::vector<std::int32_t> blocks;
+    for (auto twin = index.find(hashes[n], parent, hashes.token_ids(n)); twin; twin = index.next_twin(*twin))
+      blocks.push_back(*twin);
+    if (blocks.empty() && !host_block) return;  // no later block can be found
+    parent = (host_block ? host_.content(*host_block) : index.content(blocks.front())).identity;
+    if (n < cached_tokens / shape_.block_size) continue;
+    std::ranges::sort(blocks);
+    for (const std::int32_t block : blocks) pool_.forget(block);
+    if (host_block) host_.forget(*host_block);
   }
 }
 

@@ -42,12 +42,10 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
 
 PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids,
                                          std::string_view salt) const {
-  PinnedPrefix pinned;
-  if (pinned_ && pinned_->salt == salt) {
-    const Sequence& prefix = known(pinned_->id);  // not the copy of its tokens: see Pinned
-    pinned = {prefix.blocks, std::span(prefix.token_ids).first(static_cast<std::size_t>(prefix.length))};
-  }
-  return finder(pinned).find(token_ids, root_of(salt));
+  const std::optional<BlockParent> root = root_of(salt);
+  PrefixHits hits = root ? finder().find(token_ids, *root) : PrefixHits{};
+  if (pinned_ && pinned_->salt == salt) share_pinned(hits, pinned_blocks(), token_ids, pool_.index());
+  return hits;
 }
 
 /// Registers a new sequence with its hits, and notes for every sequence what `undo` needs.
@@ -175,7 +173,7 @@ void PrefixCachingManager::free(std::int32_t id) {
   if (sequence == sequences_.end()) return;
   pool_.release(sequence->second.blocks);
   sequences_.erase(sequence);
-  if (pinned_ && pinned_->id == id) pinned_.reset();
+  if (pinned_ && pinned_->sequence == id) pinned_.reset();
 }
 
 }  // namespace kvcache

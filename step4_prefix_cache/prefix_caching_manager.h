@@ -17,6 +17,7 @@
 #include "common/kv/kv_manager.h"
 #include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/host_tier.h"
+#include "step4_prefix_cache/pinned_prefix.h"
 #include "step4_prefix_cache/prefix_finder.h"
 #include "step4_prefix_cache/salts.h"
 #include "step4_prefix_cache/shared_block_pool.h"
@@ -108,14 +109,6 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
   };
 
-  /// The pinned sequence, as it was when it was pinned. A copy, for `capacity_for`, which another thread may
-  /// call. `look_up` does not use these tokens: it reads the sequence itself.
-  struct Pinned {
-    std::int32_t id;
-    std::vector<std::int32_t> token_ids;
-    std::string salt;
-  };
-
   /// What the open plan has changed of one sequence; `undo` takes it back.
   struct Change {
     std::int32_t id;
@@ -134,9 +127,8 @@ class PrefixCachingManager final : public KvManager {
   std::optional<BlockParent> root_of(std::string_view salt) const {
     return settings_.prefix_cache ? salts_.find(salt) : std::nullopt;
   }
-  PrefixFinder finder(const PinnedPrefix& pinned = {}) const {
-    return {pool_, host_, pinned, settings_.hash_bits};
-  }
+  PrefixFinder finder() const { return {pool_, host_, settings_.hash_bits}; }
+  PinnedBlocks pinned_blocks() const;
   PrefixHits look_up(std::span<const std::int32_t> token_ids, std::string_view salt) const;
   /// The sequence with this id, or an empty one.
   const Sequence& known(std::int32_t id) const {
@@ -167,7 +159,7 @@ class PrefixCachingManager final : public KvManager {
   HostTier host_;
   Salts salts_;
   std::unordered_map<std::int32_t, Sequence> sequences_;
-  std::optional<Pinned> pinned_;
+  std::optional<PinnedPrefix> pinned_;  // a copy, for `capacity_for`, which another thread may call
   CountersReport counters_;
   // One per entry of the open plan's work, in its order; also how the parts of `plan` reach the sequence.
   // Empty: no plan is open.
