@@ -1,6 +1,6 @@
 /// @file
-/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and the part of the host tier in a
-/// plan.
+/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and what the host tier does in
+/// `plan` and `commit`.
 #include <iterator>
 #include <stdexcept>
 
@@ -35,7 +35,7 @@ PinnedBlocks PrefixCachingManager::pinned_blocks() const {
 void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
   free(work.sequence);
   // It may have been freed before, and then its table is gone. So its blocks are looked up by their content.
-  const std::optional<BlockParent> root = root_of(salt_or_default(work.salt));
+  const std::optional<BlockParent> root = root_of(work.salt);
   if (!root) return;
   const PrefixIndex& index = pool_.index();
   HashChain hashes(index, work.token_ids, std::ssize(work.token_ids) / shape_.block_size, *root,
@@ -62,6 +62,18 @@ void PrefixCachingManager::bring_back(std::span<const std::int32_t> host_blocks,
     sequence.blocks.push_back(pool_.allocate());
     plan.swaps_in.push_back({host_block, sequence.blocks.back()});
   }
+}
+
+/// Makes the plan final in the pool and the host tier.
+void PrefixCachingManager::settle(const PassPlan& plan) {
+  // 1. `store` before the pool's `settle`, which erases the contents of evicted blocks that `store` reads.
+  // 2. That `settle` before `publish`: a block that comes back may lie where an evicted one lay.
+  // 3. `publish` before the host tier's `settle`, which erases the contents that `publish` reads.
+  host_.store(plan.swaps_out, pool_.index());
+  pool_.settle();
+  for (const auto& [host_block, block] : plan.swaps_in)
+    pool_.publish(block, host_.content(host_block), host_.token_ids(host_block));
+  host_.settle(plan.swaps_in);
 }
 
 }  // namespace kvcache

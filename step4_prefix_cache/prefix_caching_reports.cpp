@@ -22,7 +22,7 @@ std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> to
 }
 
 void PrefixCachingManager::update_counters(const PassPlan& plan) {
-  for (const Change& change : changes_) counters_.prefix_hits += change.prefix_hits;
+  for (const Planned& planned : open_plan_) counters_.prefix_hits += planned.prefix_hits;
   counters_.evictions += std::ssize(pool_.evicted());
   counters_.copies += std::ssize(plan.copies);
   counters_.swaps_out += std::ssize(plan.swaps_out);
@@ -71,7 +71,7 @@ void PrefixCachingManager::check_invariants() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);
   };
-  expect(changes_.empty(), "a plan is neither committed nor aborted");
+  expect(open_plan_.empty(), "a plan is neither committed nor aborted");
   pool_.check_invariants();
   host_.check_invariants();
   std::vector<std::int32_t> counted(static_cast<std::size_t>(shape_.blocks), 0);
