@@ -1,6 +1,7 @@
 /// @file
 /// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and what the host tier does in
 /// `plan` and `commit`.
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 
@@ -40,15 +41,16 @@ void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens)
   const PrefixIndex& index = pool_.index();
   HashChain hashes(index, work.token_ids, std::ssize(work.token_ids) / shape_.block_size, *root,
                    settings_.hash_bits);
-  std::uint64_t parent = root->identity;
+  std::uint64_t parent_identity = root->identity;
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
     // Every place of this content: its blocks in the pool, and one host block at most.
-    const auto host_block = host_.find(hashes[n], parent, hashes.token_ids(n));
+    const auto host_block = host_.find(hashes[n], parent_identity, hashes.token_ids(n));
     std::vector<std::int32_t> blocks;
-    for (auto twin = index.find(hashes[n], parent, hashes.token_ids(n)); twin; twin = index.next_twin(*twin))
+    for (auto twin = index.find(hashes[n], parent_identity, hashes.token_ids(n)); twin;
+         twin = index.next_twin(*twin))
       blocks.push_back(*twin);
     if (blocks.empty() && !host_block) return;  // no later block can be found
-    parent = (host_block ? host_.content(*host_block) : index.content(blocks.front())).identity;
+    parent_identity = (host_block ? host_.content(*host_block) : index.content(blocks.front())).identity;
     if (n < cached_tokens / shape_.block_size) continue;
     std::ranges::sort(blocks);
     for (const std::int32_t block : blocks) pool_.forget(block);

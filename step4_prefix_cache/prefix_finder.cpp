@@ -41,18 +41,18 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const Blo
   const std::int64_t blocks = (length - 1) / index.block_size();  // the last token is always computed
   HashChain hashes(index, token_ids, blocks, root, hash_bits_);
   PrefixHits hits;
-  std::uint64_t parent = root.identity;
+  std::uint64_t parent_identity = root.identity;
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
     const std::uint64_t hash = hashes[n];
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
     // A table begins with blocks of the pool, and `bring_back` appends those of the host tier. So after a
     // host block only host blocks count; a block of the pool behind one is rare, and is not shared.
-    if (const auto block = index.find(hash, parent, tokens); block && hits.host_blocks.empty()) {
+    if (const auto block = index.find(hash, parent_identity, tokens); block && hits.host_blocks.empty()) {
       hits.blocks.push_back(twin_to_share(*block));
-      parent = index.content(*block).identity;
-    } else if (const auto host_block = host_.find(hash, parent, tokens)) {
+      parent_identity = index.content(*block).identity;
+    } else if (const auto host_block = host_.find(hash, parent_identity, tokens)) {
       hits.host_blocks.push_back(*host_block);
-      parent = host_.content(*host_block).identity;
+      parent_identity = host_.content(*host_block).identity;
     } else {
       break;
     }
@@ -73,9 +73,9 @@ std::int32_t PrefixFinder::twin_to_share(std::int32_t found) const {
 BlockContent PrefixFinder::content_of(const BlockParent& parent,
                                       std::span<const std::int32_t> token_ids) const {
   BlockContent content{block_hash(parent.hash, token_ids, hash_bits_), 0, parent.identity};
-  if (const auto twin = pool_.index().find(content.hash, content.parent, token_ids)) {
+  if (const auto twin = pool_.index().find(content.hash, content.parent_identity, token_ids)) {
     content.identity = pool_.index().content(*twin).identity;
-  } else if (const auto host_block = host_.find(content.hash, content.parent, token_ids)) {
+  } else if (const auto host_block = host_.find(content.hash, content.parent_identity, token_ids)) {
     content.identity = host_.content(*host_block).identity;
   }
   return content;

@@ -17,7 +17,7 @@ struct BlockContent {
   std::uint64_t identity = 0;  ///< of this content; 0: no content
   /// The identity of the parent, a block or a salt; 0: `kNoSalt`. The parent's hash would not do: another
   /// content may have it.
-  std::uint64_t parent = 0;
+  std::uint64_t parent_identity = 0;
 };
 
 /// What a block follows: the block before it, or for a first block the sequence's salt.
@@ -59,7 +59,7 @@ class PrefixIndex {
 
   /// A block with this parent and these tokens. The hash only says where to look: parent and tokens are
   /// compared.
-  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent_identity,
                                                  std::span<const std::int32_t> token_ids) const;
   /// The next block of the bucket that holds the same as `block`. `find` gives the first such block, and
   /// `next_twin` one after the other the rest.
