@@ -30,7 +30,7 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   std::vector<const std::vector<std::int32_t>*> tables;
   for (std::size_t n = 0; n < work.size(); ++n) {
     Sequence& sequence = *open_plan_[n].sequence;
-    bring_back(hits[n].host_blocks, sequence, plan);
+    bring_back(hits[n].host_blocks, sequence, plan);  // from the host tier
     extend(sequence, work[n], plan);
     tables.push_back(&sequence.blocks);
   }
@@ -52,14 +52,13 @@ PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids
 void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
   const auto [entry, is_new] = sequences_.try_emplace(wanted.sequence);
   Sequence& sequence = entry->second;
-  Planned& planned =
-      open_plan_.emplace_back(Planned{.id = wanted.sequence, .sequence = &sequence, .is_new = is_new});
-  if (!is_new) {
-    planned.blocks_before = sequence.blocks.size();
-    planned.tail_before = sequence.blocks.back();
-    return;
-  }
-  planned.prefix_hits = std::ssize(hits.blocks) + std::ssize(hits.host_blocks);
+  open_plan_.push_back({.id = wanted.sequence,
+                        .sequence = &sequence,
+                        .is_new = is_new,
+                        .blocks_before = sequence.blocks.size(),
+                        .tail_before = is_new ? -1 : sequence.blocks.back(),
+                        .prefix_hits = std::ssize(hits.blocks) + std::ssize(hits.host_blocks)});
+  if (!is_new) return;
   sequence.salt = salt_or_default(wanted.salt);
   sequence.cached_tokens = hits.tokens;
   sequence.blocks = hits.blocks;

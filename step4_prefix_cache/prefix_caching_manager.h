@@ -112,11 +112,11 @@ class PrefixCachingManager final : public KvManager {
   /// One sequence of the open plan, and what `undo` needs to take the plan back.
   struct Planned {
     std::int32_t id;
-    Sequence* sequence;             // stays valid: an unordered_map that grows moves no element
-    bool is_new;                    // admitted by this plan: `undo` erases it
-    std::size_t blocks_before = 0;  // length of an old sequence's table
-    std::int32_t tail_before = -1;  // its last block, which copy-on-write may replace
-    std::int64_t prefix_hits = 0;   // blocks found for a new sequence: `commit` adds them to the counters
+    Sequence* sequence;         // stays valid: an unordered_map that grows moves no element
+    bool is_new;                // admitted by this plan: `undo` erases it
+    std::size_t blocks_before;  // length of an old sequence's table
+    std::int32_t tail_before;   // its last block, which copy-on-write may replace
+    std::int64_t prefix_hits;   // blocks found for a new sequence, for the counters at `commit`
   };
 
   /// The sequence with this id, or an empty one.

@@ -45,8 +45,8 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const Blo
   for (std::int64_t n = 0; n < hashes.size(); ++n) {
     const std::uint64_t hash = hashes[n];
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
-    // A table begins with blocks of the pool, and `bring_back` appends those of the host tier. So after a
-    // host block only host blocks count; a block of the pool behind one is rare, and is not shared.
+    // The host tier (skip it on a first reading): behind a host block no block of the pool is shared, since a
+    // table begins with blocks of the pool and `bring_back` appends to it.
     if (const auto block = index.find(hash, parent_identity, tokens); block && hits.host_blocks.empty()) {
       hits.blocks.push_back(twin_to_share(*block));
       parent_identity = index.content(*block).identity;

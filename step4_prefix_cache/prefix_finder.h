@@ -21,8 +21,7 @@ struct PrefixHits {
   std::int64_t tokens = 0;                ///< that need not be computed
 };
 
-/// The hashes of a sequence's first blocks. They are made when they are asked for, and a few blocks ahead
-/// (see prefix_finder.cpp).
+/// The hashes of a sequence's first blocks, made when they are asked for.
 class HashChain {
  public:
   /// @param index   where the hashes will be looked for
@@ -58,9 +57,8 @@ class PrefixFinder {
   /// What a new sequence of `token_ids` need not compute.
   /// @param root  what its first block follows
   [[nodiscard]] PrefixHits find(std::span<const std::int32_t> token_ids, const BlockParent& root) const;
-  /// The content of a block with these ids, [block_size], after `parent`. It takes the identity of a block
-  /// that holds the same, so what was cached behind one is also found behind the other. Identity 0: no block
-  /// holds the same yet.
+  /// The content of a block with these ids, [block_size], after `parent`. It has the identity of a block that
+  /// holds the same; 0: no block does.
   [[nodiscard]] BlockContent content_of(const BlockParent& parent,
                                         std::span<const std::int32_t> token_ids) const;
 
