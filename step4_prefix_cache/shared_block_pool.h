@@ -64,8 +64,9 @@ class SharedBlockPool {
 
   /// A fork: one reference more to each of `blocks`. @throws std::logic_error if one is not in use.
   void share(std::span<const std::int32_t> blocks);
-  /// A sequence ends: one reference less to each block of its table, from the tail on. Without references a
-  /// free block enters the queue at the front, a cached one at the back: this is the order of eviction.
+  /// A sequence ends: one reference less to each block of its table, from the tail on. A block without
+  /// references enters the queue, at the front if it is free, at the back if it is cached: this is the order
+  /// of eviction.
   /// @throws std::logic_error if one is not in use.
   void release(std::span<const std::int32_t> blocks);
   /// Makes a full block findable. Its pass is queued, so a later plan may read its K and V.
