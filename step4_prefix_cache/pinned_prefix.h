@@ -13,11 +13,11 @@
 
 namespace kvcache {
 
-/// The pinned sequence, as it was when it was pinned.
+/// The pinned sequence when it was pinned: a copy, since another thread may call `capacity_for`.
 struct PinnedPrefix {
-  std::int32_t sequence = 0;
-  std::vector<std::int32_t> token_ids;
-  std::string salt;
+  std::int32_t sequence = 0;            ///< its id
+  std::vector<std::int32_t> token_ids;  ///< of all its tokens
+  std::string salt;                     ///< only sequences of this salt share its blocks
 };
 
 /// What a pinned sequence stores now.

@@ -160,8 +160,8 @@ class PrefixCachingManager final : public KvManager {
   HostTier host_;
   Salts salts_;
   std::unordered_map<std::int32_t, Sequence> sequences_;
-  std::optional<PinnedPrefix> pinned_;  // its tokens are a copy, for `capacity_for`: see there
-  std::vector<Planned> open_plan_;      // in the order of its work; empty: no plan is open
+  std::optional<PinnedPrefix> pinned_;
+  std::vector<Planned> open_plan_;  // in the order of its work; empty: no plan is open
   CountersReport counters_;
 };
 

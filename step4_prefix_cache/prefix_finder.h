@@ -50,7 +50,7 @@ class HashChain {
 /// Looks for blocks in the pool and in the host tier behind it, and changes neither.
 class PrefixFinder {
  public:
-  /// A view of the two. @param hash_bits  of each hash that are kept, as in block_hash.h
+  /// @param hash_bits  low bits of a hash that are kept, as in block_hash.h
   PrefixFinder(const SharedBlockPool& pool, const HostTier& host, int hash_bits)
       : pool_(pool), host_(host), hash_bits_(hash_bits) {}
 
