@@ -12,17 +12,13 @@ namespace kvcache {
 
 /// XXH64 (seed 0) of the parent's hash, as 8 bytes little endian, then the token ids as int32 little endian.
 /// The K and V of a token depend on all tokens before it. The parent's hash stands for the blocks before.
-///
-/// They also depend on the weights and on what an id stands for, which is the same for all sequences here. A
-/// system with adapters or images has to hash the adapter's name and the image's content too.
 /// @param parent  hash of the block before; nothing for a sequence's first block
 /// @param bits    low bits that are kept; fewer than 64 make collisions, which tests want
 /// Source: Collet, "xxHash"; the chaining is that of vLLM's automatic prefix caching.
 [[nodiscard]] std::uint64_t block_hash(std::optional<std::uint64_t> parent,
                                        std::span<const std::int32_t> token_ids, int bits = 64);
 
-/// The hash of a salt. A first block has it as its parent's hash, so only sequences of equal salt share
-/// blocks.
+/// The hash of a salt, which a first block has as its parent's hash (salts.h).
 [[nodiscard]] std::uint64_t salt_hash(std::string_view salt);
 
 /// The ids of block `n` of a sequence, [block_size].

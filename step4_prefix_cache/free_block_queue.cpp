@@ -25,6 +25,14 @@ std::int32_t FreeBlockQueue::front() const {
   return links_[index(end_)].next;
 }
 
+void FreeBlockQueue::push_back(std::int32_t block) {
+  insert(block, links_[index(end_)].previous);
+}
+
+void FreeBlockQueue::push_front(std::int32_t block) {
+  insert(block, end_);
+}
+
 void FreeBlockQueue::insert(std::int32_t block, std::int32_t after) {
   if (!is_block(block) || contains(block))
     refuse(block, "cannot be queued: it is so already, or is no block");

@@ -8,8 +8,8 @@
 
 namespace kvcache {
 
-/// A queue of block ids, each at most once. Blocks leave at the front. The pool decides at which end a block
-/// enters (shared_block_pool.h).
+/// A queue of block ids, each at most once. Blocks leave at the front. SharedBlockPool::release decides at
+/// which end a block enters.
 ///
 /// A doubly-linked list over [0, total): every operation is O(1). A prefix hit removes its blocks from the
 /// middle. A broken precondition throws std::logic_error that names the block, and changes nothing.
@@ -26,9 +26,9 @@ class FreeBlockQueue {
   [[nodiscard]] std::int32_t front() const;
 
   /// `block` leaves after all others. @throws std::logic_error if it is queued already, or is no block.
-  void push_back(std::int32_t block) { insert(block, links_[index(end_)].previous); }
+  void push_back(std::int32_t block);
   /// `block` leaves next. @throws std::logic_error if it is queued already, or is no block.
-  void push_front(std::int32_t block) { insert(block, end_); }
+  void push_front(std::int32_t block);
   /// Takes `block` out, wherever it is. @throws std::logic_error if it is not queued, or is no block.
   void remove(std::int32_t block);
   /// Puts a removed block back between its two neighbours, which it still remembers (Knuth's "dancing
@@ -36,13 +36,12 @@ class FreeBlockQueue {
   /// @throws std::logic_error if `block` is queued, is no block, or its neighbours have others between them.
   void undo_remove(std::int32_t block);
 
-  /// Says that `block` will enter or leave soon: its links are on their way into the caches.
+  /// [size] from front to back.
+  std::vector<std::int32_t> in_order() const;
+  /// For speed: `block` will enter or leave soon, so the processor fetches its links.
   void prefetch(std::int32_t block) const {
     if (is_block(block)) __builtin_prefetch(&links_[index(block)], 1);
   }
-
-  /// [size] from front to back.
-  std::vector<std::int32_t> in_order() const;
 
  private:
   struct Links {
@@ -53,8 +52,8 @@ class FreeBlockQueue {
   bool is_block(std::int32_t block) const { return block >= 0 && block < end_; }
   void insert(std::int32_t block, std::int32_t after);
 
-  std::int32_t end_;          // the entry that closes the ring of links; it is no block
-  std::vector<Links> links_;  // [total + 1]
+  std::int32_t end_;          // total, which is no block
+  std::vector<Links> links_;  // [total + 1], a ring: links_[end_].next is the front, .previous the back
   std::int64_t size_ = 0;
 };
 

@@ -31,7 +31,7 @@ std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
     if (!moved.insert(content.identity).second) continue;
     // If a host block holds the same already, the move goes there: that makes it the most recently stored.
     // Unless it is set aside: then this plan brings it back, or stores something else in it.
-    auto host_block = find(content.hash, content.parent, pool.index().token_ids(*block));
+    auto host_block = find(content.hash, content.parent_identity, pool.index().token_ids(*block));
     if (!host_block || !set_aside(*host_block)) host_block = set_aside_oldest();
     if (!host_block) break;
     moves.push_back({*block, *host_block});

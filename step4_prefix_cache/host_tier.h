@@ -30,9 +30,9 @@ class HostTier {
       : total_(total), queue_(total), index_(total, block_size) {}
 
   /// A host block with this content, as PrefixIndex::find.
-  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent_identity,
                                                  std::span<const std::int32_t> token_ids) const {
-    return index_.find(hash, parent, token_ids);
+    return index_.find(hash, parent_identity, token_ids);
   }
   /// What `host_block` holds; identity 0: nothing.
   const BlockContent& content(std::int32_t host_block) const { return index_.content(host_block); }

@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "fmt/format.h"
 #include "step3_paged/sizing.h"
+#include "step4_prefix_cache/pinned_prefix.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "step4_prefix_cache/tiered_kv_store.h"
 #ifdef WITH_CUDA

@@ -10,14 +10,13 @@
 namespace kvcache {
 
 std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
-  if (!changes_.empty()) throw std::logic_error("the plan before is neither committed nor aborted");
+  if (!open_plan_.empty()) throw std::logic_error("the plan before is neither committed nor aborted");
   check_work(work, [this](std::int32_t sequence) { return length(sequence); });
 
   // Look: nothing changes.
   std::vector<PrefixHits> hits(work.size());
   for (std::size_t n = 0; n < work.size(); ++n) {
-    if (!sequences_.contains(work[n].sequence))
-      hits[n] = look_up(work[n].token_ids, salt_or_default(work[n].salt));
+    if (!sequences_.contains(work[n].sequence)) hits[n] = look_up(work[n].token_ids, work[n].salt);
   }
   // Take the hits: a block with a reference is not in the queue, so no allocation below can evict it.
   for (std::size_t n = 0; n < work.size(); ++n) take(work[n], hits[n]);
@@ -30,8 +29,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   PassPlan plan;
   std::vector<const std::vector<std::int32_t>*> tables;
   for (std::size_t n = 0; n < work.size(); ++n) {
-    Sequence& sequence = *changes_[n].sequence;
-    bring_back(hits[n].host_blocks, sequence, plan);
+    Sequence& sequence = *open_plan_[n].sequence;
+    bring_back(hits[n].host_blocks, sequence, plan);  // from the host tier
     extend(sequence, work[n], plan);
     tables.push_back(&sequence.blocks);
   }
@@ -42,26 +41,24 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
 
 PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids,
                                          std::string_view salt) const {
-  PinnedPrefix pinned;
-  if (pinned_ && pinned_->salt == salt) {
-    const Sequence& prefix = known(pinned_->id);  // not the copy of its tokens: see Pinned
-    pinned = {prefix.blocks, std::span(prefix.token_ids).first(static_cast<std::size_t>(prefix.length))};
-  }
-  return finder(pinned).find(token_ids, root_of(salt));
+  const std::optional<BlockParent> root = root_of(salt);
+  PrefixHits hits = root ? finder().find(token_ids, *root) : PrefixHits{};
+  if (pinned_ && pinned_->salt == salt_or_default(salt))
+    share_pinned(hits, pinned_blocks(), token_ids, pool_.index());
+  return hits;
 }
 
 /// Registers a new sequence with its hits, and notes for every sequence what `undo` needs.
 void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
   const auto [entry, is_new] = sequences_.try_emplace(wanted.sequence);
   Sequence& sequence = entry->second;
-  Change& change =
-      changes_.emplace_back(Change{.id = wanted.sequence, .sequence = &sequence, .is_new = is_new});
-  if (!is_new) {
-    change.blocks_before = sequence.blocks.size();
-    change.tail_before = sequence.blocks.back();
-    return;
-  }
-  change.prefix_hits = std::ssize(hits.blocks) + std::ssize(hits.host_blocks);
+  open_plan_.push_back({.id = wanted.sequence,
+                        .sequence = &sequence,
+                        .is_new = is_new,
+                        .blocks_before = sequence.blocks.size(),
+                        .tail_before = is_new ? -1 : sequence.blocks.back(),
+                        .prefix_hits = std::ssize(hits.blocks) + std::ssize(hits.host_blocks)});
+  if (!is_new) return;
   sequence.salt = salt_or_default(wanted.salt);
   sequence.cached_tokens = hits.tokens;
   sequence.blocks = hits.blocks;
@@ -69,19 +66,20 @@ void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
   for (const std::int32_t host_block : hits.host_blocks) host_.set_aside(host_block);
 }
 
-/// Blocks that no table has yet: for new rows, and for blocks that come back from the host tier.
+/// Blocks that no table has yet. `take` has put the hits of the pool into the tables.
 std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) const {
   std::int64_t blocks = 0;
   for (std::size_t n = 0; n < work.size(); ++n)
-    blocks += shape_.blocks_for(std::ssize(work[n].token_ids)) - std::ssize(changes_[n].sequence->blocks);
+    blocks += shape_.blocks_for(std::ssize(work[n].token_ids)) - std::ssize(open_plan_[n].sequence->blocks);
   return blocks;
 }
 
-/// Of three sequences that share a block and all write to it, two copy it; the third is then alone with it.
+/// If three sequences share a block and all write to it, two copy it: the third is then alone with it. If a
+/// fourth shares the block and does not write, all three copy it.
 std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) const {
-  std::unordered_map<std::int32_t, std::int32_t> writers;  // to each shared block
+  std::unordered_map<std::int32_t, std::int32_t> writers;  // how many, of each shared block
   for (std::size_t n = 0; n < work.size(); ++n) {
-    const Sequence& sequence = *changes_[n].sequence;
+    const Sequence& sequence = *open_plan_[n].sequence;
     if (writes_to_shared(sequence, work[n])) ++writers[sequence.blocks.back()];
   }
   std::int64_t blocks = 0;
@@ -89,27 +87,20 @@ std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) co
   return blocks;
 }
 
-/// Step 3's watermark, for running sequences to grow into. A pinned prefix does not count as one.
+/// Step 3's watermark, if a new sequence is to run beside others. A pinned prefix does not count as one.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
-  if (std::ranges::none_of(changes_, &Change::is_new)) return 0;
-  const std::size_t alone = pinned_ ? 2 : 1;  // sequences_ already holds the new one, and the pinned one
-  return work.size() > 1 || sequences_.size() > alone ? shape_.watermark() : 0;
+  if (std::ranges::none_of(open_plan_, &Planned::is_new)) return 0;
+  const std::size_t others = sequences_.size() - 1 - (pinned_ ? 1 : 0);  // without the new one
+  return work.size() > 1 || others > 0 ? shape_.watermark() : 0;
 }
 
-/// Whether the first row to write lies in a shared block, the table's last: all before it are computed.
-/// If all blocks are full, the first row lies behind the table, unless only the last token is computed again.
+/// Whether the first row to write lies in the table's last block, and other sequences refer to the block.
+/// In blocks of 4, with 8 tokens stored and 9 wanted, the first row lies behind the table. With 8 wanted, the
+/// last token is computed again, and its row lies in the last block.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
   const std::int64_t first = first_computed_position(sequence.known_tokens(), std::ssize(wanted.token_ids));
   return first / shape_.block_size < std::ssize(sequence.blocks) &&
          pool_.reference_count(sequence.blocks.back()) > 1;
-}
-
-void PrefixCachingManager::bring_back(std::span<const std::int32_t> host_blocks, Sequence& sequence,
-                                      PassPlan& plan) {
-  for (const std::int32_t host_block : host_blocks) {
-    sequence.blocks.push_back(pool_.allocate());
-    plan.swaps_in.push_back({host_block, sequence.blocks.back()});
-  }
 }
 
 void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPlan& plan) {
@@ -131,29 +122,22 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
   update_counters(plan);
-  // 1. `store` before the pool's `settle`, which erases the contents of evicted blocks that `store` reads.
-  // 2. That `settle` before `publish`: a block that comes back may lie where an evicted one lay.
-  // 3. `publish` before the host tier's `settle`, which erases the contents that `publish` reads.
-  host_.store(plan.swaps_out, pool_.index());
-  pool_.settle();
-  for (const auto& [host_block, block] : plan.swaps_in)
-    pool_.publish(block, host_.content(host_block), host_.token_ids(host_block));
-  host_.settle(plan.swaps_in);
-  changes_.clear();
+  settle(plan);  // the old content of evicted blocks is not found any more
+  open_plan_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
     sequence.length = plan.context_len[s];
-    // The last id may have been a placeholder when the pass was planned; the plan has the chosen id now.
+    // Planned ahead, the last id was a placeholder (kv_manager.h); the plan has the chosen id now.
     sequence.token_ids.back() = plan.token_ids[static_cast<std::size_t>(plan.logits_rows[s])];
-    const std::int64_t first = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
-    if (settings_.prefix_cache) publish(sequence, first / shape_.block_size);
+    const std::int64_t first_row = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
+    if (settings_.prefix_cache) publish(sequence, first_row / shape_.block_size);
   }
 }
 
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-    if (findable(block)) continue;  // published before; its last token was computed again, for the logits
+    if (findable(block)) continue;  // published before: only its last token was computed again
     const BlockParent parent =
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)
                : pool_.index().as_parent(sequence.blocks[static_cast<std::size_t>(n - 1)]);
@@ -163,17 +147,17 @@ void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_
 }
 
 void PrefixCachingManager::undo() {
-  for (const Change& change : changes_) {
-    if (change.is_new) {
-      sequences_.erase(change.id);
+  for (const Planned& planned : open_plan_) {
+    if (planned.is_new) {
+      sequences_.erase(planned.id);
       continue;
     }
-    Sequence& sequence = *change.sequence;
+    Sequence& sequence = *planned.sequence;
     sequence.token_ids.resize(static_cast<std::size_t>(sequence.length));
-    sequence.blocks.resize(change.blocks_before);
-    sequence.blocks.back() = change.tail_before;
+    sequence.blocks.resize(planned.blocks_before);
+    sequence.blocks.back() = planned.tail_before;
   }
-  changes_.clear();
+  open_plan_.clear();
   pool_.undo();
   host_.put_back();
 }
@@ -183,38 +167,7 @@ void PrefixCachingManager::free(std::int32_t id) {
   if (sequence == sequences_.end()) return;
   pool_.release(sequence->second.blocks);
   sequences_.erase(sequence);
-  if (pinned_ && pinned_->id == id) pinned_.reset();
-}
-
-void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
-  free(work.sequence);
-  // It may have been freed before, and then its table is gone. So its blocks are looked up by their content.
-  const std::optional<BlockParent> root = root_of(salt_or_default(work.salt));
-  if (!root) return;
-  const std::vector<PrefixPlaces> places = finder().find_all(work.token_ids, *root);
-  for (std::int64_t n = cached_tokens / shape_.block_size; n < std::ssize(places); ++n) {
-    const PrefixPlaces& place = places[static_cast<std::size_t>(n)];
-    for (const std::int32_t block : place.blocks) pool_.forget(block);
-    if (place.host_block) host_.forget(*place.host_block);
-  }
-}
-
-void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
-  const Sequence& original = sequences_.at(parent);
-  const auto [added, is_new] = sequences_.try_emplace(child);
-  if (!is_new) throw std::logic_error("a fork needs an id that no sequence has");
-  Sequence& copy = added->second;
-  // Assignment keeps a vector's capacity: so the child's first token reallocates nothing.
-  copy.token_ids.reserve(original.token_ids.size() + static_cast<std::size_t>(shape_.block_size));
-  copy = original;
-  copy.cached_tokens = copy.length;  // the child has computed nothing
-  pool_.share(copy.blocks);
-}
-
-void PrefixCachingManager::pin(std::int32_t sequence) {
-  if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
-  if (pinned_ && pinned_->id != sequence) free(pinned_->id);
-  pinned_ = Pinned{sequence, known(sequence).token_ids, known(sequence).salt};
+  if (pinned_ && pinned_->sequence == id) pinned_.reset();
 }
 
 }  // namespace kvcache

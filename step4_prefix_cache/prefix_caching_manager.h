@@ -17,6 +17,7 @@
 #include "common/kv/kv_manager.h"
 #include "step3_paged/paged_manager.h"
 #include "step4_prefix_cache/host_tier.h"
+#include "step4_prefix_cache/pinned_prefix.h"
 #include "step4_prefix_cache/prefix_finder.h"
 #include "step4_prefix_cache/salts.h"
 #include "step4_prefix_cache/shared_block_pool.h"
@@ -74,7 +75,7 @@ class PrefixCachingManager final : public KvManager {
   /// Tokens that a new sequence of these `token_ids` and this `salt` would find. Changes nothing, not even
   /// the order of eviction.
   [[nodiscard]] std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
-    return look_up(token_ids, salt_or_default(salt)).tokens;
+    return look_up(token_ids, salt).tokens;
   }
 
   // For tests
@@ -104,48 +105,39 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t length = 0;              // tokens stored
     std::int64_t cached_tokens = 0;       // found for the prompt when the sequence was admitted
     std::string salt;
-    /// Tokens with K and V. A new sequence has stored none yet, but it has found some.
+    /// Tokens with K and V. In its first plan a sequence has stored none, and has found `cached_tokens`.
     std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
   };
 
-  /// The pinned sequence, as it was when it was pinned. A copy, for `capacity_for`, which another thread may
-  /// call. `look_up` does not use these tokens: it reads the sequence itself.
-  struct Pinned {
+  /// One sequence of the open plan, and what `undo` needs to take the plan back.
+  struct Planned {
     std::int32_t id;
-    std::vector<std::int32_t> token_ids;
-    std::string salt;
+    Sequence* sequence;         // stays valid: an unordered_map that grows moves no element
+    bool is_new;                // admitted by this plan: `undo` erases it
+    std::size_t blocks_before;  // length of an old sequence's table
+    std::int32_t tail_before;   // its last block, which copy-on-write may replace
+    std::int64_t prefix_hits;   // blocks found for a new sequence, for the counters at `commit`
   };
 
-  /// What the open plan has changed of one sequence; `undo` takes it back.
-  struct Change {
-    std::int32_t id;
-    Sequence* sequence;             // stays valid: an unordered_map that grows moves no element
-    bool is_new;                    // admitted by this plan: `undo` erases it
-    std::size_t blocks_before = 0;  // length of an old sequence's table
-    std::int32_t tail_before = -1;  // its last block, which copy-on-write may replace
-    std::int64_t prefix_hits = 0;   // blocks found for a new sequence
-  };
-
-  std::string_view salt_or_default(std::string_view salt) const {
-    return salt.empty() ? settings_.salt : salt;
-  }
-  /// What first blocks under `salt` follow. Nothing: the salt is unknown or the prefix cache is off, so no
-  /// block can be found.
-  std::optional<BlockParent> root_of(std::string_view salt) const {
-    return settings_.prefix_cache ? salts_.find(salt) : std::nullopt;
-  }
-  PrefixFinder finder(const PinnedPrefix& pinned = {}) const {
-    return {pool_, host_, pinned, settings_.hash_bits};
-  }
-  PrefixHits look_up(std::span<const std::int32_t> token_ids, std::string_view salt) const;
   /// The sequence with this id, or an empty one.
   const Sequence& known(std::int32_t id) const {
     static const Sequence none;
     const auto sequence = sequences_.find(id);
     return sequence == sequences_.end() ? none : sequence->second;
   }
+  std::string_view salt_or_default(std::string_view salt) const {
+    return salt.empty() ? settings_.salt : salt;
+  }
+  /// What first blocks under `salt` follow. Nothing: no block can be found, because the salt is unknown or
+  /// the prefix cache is off.
+  std::optional<BlockParent> root_of(std::string_view salt) const {
+    return settings_.prefix_cache ? salts_.find(salt_or_default(salt)) : std::nullopt;
+  }
+  PrefixFinder finder() const { return {pool_, host_, settings_.hash_bits}; }
+  PinnedBlocks pinned_blocks() const;
 
   // Parts of `plan`
+  PrefixHits look_up(std::span<const std::int32_t> token_ids, std::string_view salt) const;
   void take(const Work& wanted, const PrefixHits& hits);
   std::int64_t blocks_to_add(std::span<const Work> work) const;
   std::int64_t blocks_to_copy(std::span<const Work> work) const;
@@ -157,6 +149,7 @@ class PrefixCachingManager final : public KvManager {
 
   // Parts of `commit`
   void update_counters(const PassPlan& plan);
+  void settle(const PassPlan& plan);
   void publish(const Sequence& sequence, std::int64_t first_block);
 
   void check_blocks_are_found(const Sequence& sequence) const;
@@ -167,11 +160,9 @@ class PrefixCachingManager final : public KvManager {
   HostTier host_;
   Salts salts_;
   std::unordered_map<std::int32_t, Sequence> sequences_;
-  std::optional<Pinned> pinned_;
+  std::optional<PinnedPrefix> pinned_;
+  std::vector<Planned> open_plan_;  // in the order of its work; empty: no plan is open
   CountersReport counters_;
-  // One per entry of the open plan's work, in its order; also how the parts of `plan` reach the sequence.
-  // Empty: no plan is open.
-  std::vector<Change> changes_;
 };
 
 }  // namespace kvcache

@@ -22,7 +22,7 @@ std::int64_t PrefixCachingManager::capacity_for(std::span<const std::int32_t> to
 }
 
 void PrefixCachingManager::update_counters(const PassPlan& plan) {
-  for (const Change& change : changes_) counters_.prefix_hits += change.prefix_hits;
+  for (const Planned& planned : open_plan_) counters_.prefix_hits += planned.prefix_hits;
   counters_.evictions += std::ssize(pool_.evicted());
   counters_.copies += std::ssize(plan.copies);
   counters_.swaps_out += std::ssize(plan.swaps_out);
@@ -54,7 +54,7 @@ CacheState PrefixCachingManager::state() const {
   const std::unordered_set<std::uint64_t> salts = salts_.identities();
   const auto as_seen = [&salts](const BlockContent& content) {
     return CacheState::Content{content.hash, content.identity,
-                               salts.contains(content.parent) ? 0 : content.parent};
+                               salts.contains(content.parent_identity) ? 0 : content.parent_identity};
   };
   CacheState state;
   state.block_size = shape_.block_size;
@@ -71,7 +71,7 @@ void PrefixCachingManager::check_invariants() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);
   };
-  expect(changes_.empty(), "a plan is neither committed nor aborted");
+  expect(open_plan_.empty(), "a plan is neither committed nor aborted");
   pool_.check_invariants();
   host_.check_invariants();
   std::vector<std::int32_t> counted(static_cast<std::size_t>(shape_.blocks), 0);
@@ -83,7 +83,7 @@ void PrefixCachingManager::check_invariants() const {
     check_blocks_are_found(sequence);
   }
   expect(counted == pool_.references(), "a block's reference count differs from the tables that hold it");
-  expect(!pinned_ || sequences_.contains(pinned_->id), "the pinned prefix is gone");
+  expect(!pinned_ || sequences_.contains(pinned_->sequence), "the pinned prefix is gone");
 }
 
 /// Each full block of `sequence` is findable by what it holds, and its other blocks are not.
@@ -103,7 +103,7 @@ void PrefixCachingManager::check_blocks_are_found(const Sequence& sequence) cons
     const auto tokens = tokens_of_block(sequence.token_ids, n, shape_.block_size);
     expect(std::ranges::equal(pool_.index().token_ids(block), tokens),
            "a block is found by other tokens than it holds");
-    expect(content.parent == parent.identity, "a block is found after another one than it follows");
+    expect(content.parent_identity == parent.identity, "a block is found after another one than it follows");
     expect(content.hash == block_hash(parent.hash, tokens, settings_.hash_bits),
            "a block has the hash of something else");
     parent = {content.hash, content.identity};

@@ -21,26 +21,7 @@ struct PrefixHits {
   std::int64_t tokens = 0;                ///< that need not be computed
 };
 
-/// All places of one content.
-struct PrefixPlaces {
-  std::vector<std::int32_t> blocks;        ///< of the pool, in order of id
-  std::optional<std::int32_t> host_block;  ///< never more than one
-};
-
-/// The pinned sequence; empty: none is pinned.
-struct PinnedPrefix {
-  std::span<const std::int32_t> blocks;     ///< its table
-  std::span<const std::int32_t> token_ids;  ///< [tokens stored]
-};
-
-/// Full blocks that a sequence of `token_ids` shares for certain with a pinned prefix of the ids `prefix`.
-/// @param prefix_cache  on: blocks are found by their hashes; off: the prefix is found as a whole or not
-[[nodiscard]] std::int64_t shared_with_prefix(std::span<const std::int32_t> token_ids,
-                                              std::span<const std::int32_t> prefix, std::int64_t block_size,
-                                              bool prefix_cache);
-
-/// The hashes of a sequence's first blocks. They are made when they are asked for, and a few blocks ahead
-/// (see prefix_finder.cpp).
+/// The hashes of a sequence's first blocks, made when they are asked for.
 class HashChain {
  public:
   /// @param index   where the hashes will be looked for
@@ -69,30 +50,23 @@ class HashChain {
 /// Looks for blocks in the pool and in the host tier behind it, and changes neither.
 class PrefixFinder {
  public:
-  /// @param pinned  found by comparing all its tokens; given only to sequences of its salt
-  PrefixFinder(const SharedBlockPool& pool, const HostTier& host, const PinnedPrefix& pinned, int hash_bits)
-      : pool_(pool), host_(host), pinned_(pinned), hash_bits_(hash_bits) {}
+  /// @param hash_bits  low bits of a hash that are kept, as in block_hash.h
+  PrefixFinder(const SharedBlockPool& pool, const HostTier& host, int hash_bits)
+      : pool_(pool), host_(host), hash_bits_(hash_bits) {}
 
   /// What a new sequence of `token_ids` need not compute.
-  /// @param root  what its first block follows; nothing: only the pinned prefix can be found
-  [[nodiscard]] PrefixHits find(std::span<const std::int32_t> token_ids,
-                                const std::optional<BlockParent>& root) const;
-  /// Where the full blocks of `token_ids` are, up to the first that is nowhere.
-  [[nodiscard]] std::vector<PrefixPlaces> find_all(std::span<const std::int32_t> token_ids,
-                                                   const BlockParent& root) const;
-  /// The content of a block with these ids, [block_size], after `parent`. It takes the identity of a block
-  /// that holds the same, so what was cached behind one is also found behind the other. Identity 0: no block
-  /// holds the same yet.
+  /// @param root  what its first block follows
+  [[nodiscard]] PrefixHits find(std::span<const std::int32_t> token_ids, const BlockParent& root) const;
+  /// The content of a block with these ids, [block_size], after `parent`. It has the identity of a block that
+  /// holds the same; 0: no block does.
   [[nodiscard]] BlockContent content_of(const BlockParent& parent,
                                         std::span<const std::int32_t> token_ids) const;
 
  private:
-  PrefixHits walk(std::span<const std::int32_t> token_ids, const BlockParent& root) const;
-  std::int32_t twin_to_share(std::int32_t found, std::int64_t n) const;
+  std::int32_t twin_to_share(std::int32_t found) const;
 
   const SharedBlockPool& pool_;
   const HostTier& host_;
-  PinnedPrefix pinned_;
   int hash_bits_;
 };
 

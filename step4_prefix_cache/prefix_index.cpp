@@ -45,11 +45,11 @@ std::span<const std::int32_t> PrefixIndex::token_ids(std::int32_t block) const {
       .subspan(static_cast<std::size_t>(block * block_size_), static_cast<std::size_t>(block_size_));
 }
 
-std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t parent,
+std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t parent_identity,
                                               std::span<const std::int32_t> ids) const {
   for (std::int32_t block = first_[bucket(hash)]; block != kNone;
        block = entries_[static_cast<std::size_t>(block)].next) {
-    if (content(block).hash == hash && content(block).parent == parent &&
+    if (content(block).hash == hash && content(block).parent_identity == parent_identity &&
         std::ranges::equal(token_ids(block), ids)) {
       return block;
     }

@@ -9,21 +9,18 @@
 
 namespace kvcache {
 
-/// What a full block holds. Its parent and its tokens decide its K and V: blocks with equal parents and equal
-/// tokens hold the same, and have one identity. Two different contents may have one hash, but never one
-/// identity.
+/// What a full block holds. Blocks with equal parents and equal tokens hold the same K and V, and have one
+/// identity. Two contents may have one hash, but never one identity.
 struct BlockContent {
-  std::uint64_t hash = 0;      ///< block_hash.h: where to look
-  std::uint64_t identity = 0;  ///< of this content; 0: no content
-  /// The identity of the parent, a block or a salt; 0: `kNoSalt`. The parent's hash would not do: another
-  /// content may have it.
-  std::uint64_t parent = 0;
+  std::uint64_t hash = 0;             ///< block_hash.h: where to look
+  std::uint64_t identity = 0;         ///< of this content; 0: no content
+  std::uint64_t parent_identity = 0;  ///< of the block before it, or of the salt; 0: `kNoSalt`
 };
 
 /// What a block follows: the block before it, or for a first block the sequence's salt.
 struct BlockParent {
   std::optional<std::uint64_t> hash;  ///< goes into the block's own hash
-  std::uint64_t identity = 0;         ///< what the block's content names as its parent
+  std::uint64_t identity = 0;         ///< becomes the block's `parent_identity`
 };
 
 /// What a first block follows in a sequence without a salt: nothing goes into its hash.
@@ -57,24 +54,27 @@ class PrefixIndex {
   /// The ids of a findable block, [block_size].
   std::span<const std::int32_t> token_ids(std::int32_t block) const;
 
-  /// A block with this parent and these tokens. The hash only says where to look: parent and tokens are
-  /// compared.
-  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent,
+  /// A block with this parent and these tokens, [block_size]. The hash only says where to look: parent and
+  /// tokens are compared.
+  [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent_identity,
                                                  std::span<const std::int32_t> token_ids) const;
-  /// The next block of the bucket that holds the same as `block`. `find` gives the first such block, and
-  /// `next_twin` one after the other the rest.
+  /// Another block that holds the same as `block`. `find` gives the first such block, and `next_twin` one
+  /// after the other the rest.
   [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
-  /// Announces that `hash` will be looked for soon: the processor fetches what `find` will read.
-  void prefetch(std::uint64_t hash) const;
-  /// Says that `content` of `block` will be wanted soon.
-  void prefetch_entry(std::int32_t block) const {
-    if (is_block(block)) __builtin_prefetch(&entries_[static_cast<std::size_t>(block)]);
-  }
 
   /// Findable blocks.
   std::int64_t size() const { return size_; }
   /// Tokens of a block.
   std::int64_t block_size() const { return block_size_; }
+
+  // For the speed of large pools: the processor fetches what a later call will read
+
+  /// `find` will look for `hash`.
+  void prefetch(std::uint64_t hash) const;
+  /// `content` of `block` will be asked for.
+  void prefetch_entry(std::int32_t block) const {
+    if (is_block(block)) __builtin_prefetch(&entries_[static_cast<std::size_t>(block)]);
+  }
 
  private:
   static constexpr std::int32_t kNone = -1;

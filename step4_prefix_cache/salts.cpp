@@ -21,8 +21,8 @@ BlockParent Salts::remember(const std::string& salt, SharedBlockPool& pool, cons
 /// At least half of the salts go: each that stays has a first block of its own in the pool or the host tier.
 void Salts::forget_unused(const SharedBlockPool& pool, const HostTier& host) {
   std::unordered_set<std::uint64_t> parents;
-  for (std::int32_t n = 0; n < pool.total(); ++n) parents.insert(pool.index().content(n).parent);
-  for (std::int32_t n = 0; n < host.total(); ++n) parents.insert(host.content(n).parent);
+  for (std::int32_t n = 0; n < pool.total(); ++n) parents.insert(pool.index().content(n).parent_identity);
+  for (std::int32_t n = 0; n < host.total(); ++n) parents.insert(host.content(n).parent_identity);
   std::erase_if(salts_, [&](const auto& salt) { return !parents.contains(salt.second.identity); });
 }
 

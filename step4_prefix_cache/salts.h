@@ -1,5 +1,7 @@
 /// @file
-/// Salts: what the first blocks of sequences follow. Chapter: step4_prefix_cache/README.md.
+/// Salts: what the first blocks of sequences follow. PrefixCachingManager::publish asks `remember` for the
+/// parent of a first block, whose hash block_hash (block_hash.h) takes in. Chapter:
+/// step4_prefix_cache/README.md.
 #pragma once
 
 #include <cstdint>

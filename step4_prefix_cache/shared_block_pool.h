@@ -1,31 +1,22 @@
 /// @file
 /// The blocks of a pool that sequences share, as numbers: which are free, how many sequences use each, and
-/// what can be found in each. Compare step3_paged/block_pool.h, where a block has one owner.
+/// what can be found in each. Compare step3_paged/block_pool.h, where a block has one owner. Chapter:
+/// step4_prefix_cache/README.md.
 ///
 ///                 allocate             release, if it is findable
 ///      +------+ -----------> +--------+ --------------------------> +--------+
 ///      | free |              | in use |                             | cached |
 ///      +------+ <----------- +--------+ <-------------------------- +--------+
-///          ^      release,     ^                  acquire            |      |
-///          |      if not       | settle   +---------+   allocate     |      |
-///          |                   +--------- | evicted | <--------------+      |
-///          |                              +---------+                       |
-///          +----------------------------------------------------------------+
+///          ^      release, if              acquire: a hit                |
+///          |      not findable             allocate: an eviction         |
+///          +-------------------------------------------------------------+
 ///                                        forget
 ///
 ///   free     no references, and nothing can be found in it
-///   in use   one or more sequences refer to it. `publish` makes it findable once it is full. `forget`
-///            condemns it: it stays findable while it is used, and is free after that.
+///   in use   one or more sequences refer to it; `publish` makes it findable once it is full
 ///   cached   no references, but its content can still be found
-///   evicted  taken by the open plan, and so in use. The index still has its old content: from there
-///            HostTier::swap_out decides whether it moves to the host tier.
 ///
-/// The arrow `release` is the release of the last reference. `undo` takes back the arrows `allocate` and
-/// `acquire` of the open plan.
-///
-/// Not in this class: block tables (prefix_caching_manager.h), the walk along a prompt's blocks
-/// (prefix_finder.h), and the host tier (host_tier.h).
-/// Chapter: step4_prefix_cache/README.md.
+/// The arrow `release` is the release of the last reference.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +31,6 @@ namespace kvcache {
 
 /// A fixed number of blocks with ids 0 to total - 1, each with a reference count.
 ///
-/// Order of eviction: first the free blocks, then the cached ones, the least recently used first. Of one
-/// sequence the tail goes before the head: a prefix is useful without its continuation, not the other way
-/// round. So a block whose last reference goes enters the queue in front if it is free, at the back if it is
-/// cached, and `release` begins at the tail.
-///
 /// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
 /// changes are made while no plan is open. A broken precondition throws std::logic_error that names the
 /// block.
@@ -55,7 +41,7 @@ class SharedBlockPool {
 
   // Within a plan
 
-  /// Takes the block at the front of the queue: it has one reference now. A cached block is evicted by this.
+  /// Takes the block at the front of the queue: it has one reference now.
   /// @throws std::logic_error if the queue is empty: a plan counts before it takes.
   [[nodiscard]] std::int32_t allocate();
   /// A hit: one reference more to each of `blocks`. Cached ones leave the queue, so no later allocation can
@@ -66,7 +52,8 @@ class SharedBlockPool {
   /// @return the new block
   /// @throws std::logic_error unless `block` has other references.
   [[nodiscard]] std::int32_t unshare(std::int32_t block);
-  /// Cached blocks that the open plan has evicted, the least recently used first.
+  /// Cached blocks that the open plan has allocated, the least recently used first. Until `settle` the index
+  /// has their old content, which HostTier::swap_out may move to the host tier.
   const std::vector<std::int32_t>& evicted() const { return evicted_; }
   /// The plan is final: the old content of evicted blocks is not found any more.
   void settle();
@@ -77,12 +64,13 @@ class SharedBlockPool {
 
   /// A fork: one reference more to each of `blocks`. @throws std::logic_error if one is not in use.
   void share(std::span<const std::int32_t> blocks);
-  /// A sequence ends: one reference less to each block of its table, from the tail on. Without references a
-  /// block enters the queue. @throws std::logic_error if one is not in use.
+  /// A sequence ends: one reference less to each block of its table, from the tail on. A block without
+  /// references enters the queue, at the front if it is free, at the back if it is cached: this is the order
+  /// of eviction.
+  /// @throws std::logic_error if one is not in use.
   void release(std::span<const std::int32_t> blocks);
   /// Makes a full block findable. Its pass is queued, so a later plan may read its K and V.
-  /// @param content    its identity is that of the blocks, here or in the host tier, that hold the same;
-  ///                   identity 0: no block does, so this one gets a new identity
+  /// @param content    from PrefixFinder::content_of; identity 0: the pool gives a new one
   /// @param token_ids  [block_size]
   /// @throws std::logic_error if `block` is not in use, or findable already.
   void publish(std::int32_t block, BlockContent content, std::span<const std::int32_t> token_ids);
@@ -92,27 +80,29 @@ class SharedBlockPool {
   /// A number for a new content or a new salt: never given out before, and not 0.
   [[nodiscard]] std::uint64_t new_identity() { return ++identities_; }
 
-  /// Blocks, whatever their state.
-  std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
   /// Blocks that `allocate` can still give: the free and the cached.
   std::int64_t free_count() const { return queue_.size(); }
-  /// Cached blocks. Takes time in proportion to `free_count`.
-  std::int64_t cached_count() const;
-  /// Blocks with references.
-  std::int64_t in_use_count() const { return total() - free_count(); }
+  /// How many refer to `block`.
+  std::int32_t reference_count(std::int32_t block) const { return references_[at(block)]; }
   /// Whether `block` is a block of this pool and has references.
   bool in_use(std::int32_t block) const {
     return at(block) < references_.size() && references_[at(block)] > 0;  // a negative id is a large index
   }
+  /// What can be found, and in which blocks.
+  const PrefixIndex& index() const { return index_; }
+
+  // For reports
+
+  /// Blocks, whatever their state.
+  std::int64_t total() const { return static_cast<std::int64_t>(references_.size()); }
+  /// Blocks with references.
+  std::int64_t in_use_count() const { return total() - free_count(); }
+  /// Cached blocks. Takes time in proportion to `free_count`.
+  std::int64_t cached_count() const;
   /// Free and cached blocks, [free_count], the next to be taken first.
   std::vector<std::int32_t> free_in_order() const { return queue_.in_order(); }
   /// How many refer to each block, [total].
   const std::vector<std::int32_t>& references() const { return references_; }
-  /// How many refer to `block`.
-  std::int32_t reference_count(std::int32_t block) const { return references_[at(block)]; }
-  /// What can be found, and in which blocks.
-  const PrefixIndex& index() const { return index_; }
-
   /// @throws std::logic_error saying which block is in two states or in none. Not while a plan is open.
   void check_invariants() const;
 

@@ -95,6 +95,18 @@ TEST(Discard, TakesCopiesInTheHostTierAndEqualBlocksToo) {
   twins.discard(0, bad);
   EXPECT_EQ(resident(twins, bad), 0);
   EXPECT_EQ(twins.manager.blocks().free, 12);
+
+  CacheInPlay both(12, 4, {.host_blocks = 8});
+  both.pass({{0, bad}, {1, bad}});
+  both.free(0);
+  both.free(1);
+  both.store(2, unlike_ids(2, 30));  // evicts one of the two
+  EXPECT_EQ(both.manager.host_blocks_stored(), 4);
+  EXPECT_EQ(both.manager.blocks().cached, 4);
+  both.discard(0, bad);
+  EXPECT_EQ(resident(both, bad), 0);
+  EXPECT_EQ(both.manager.host_blocks_stored(), 0);
+  EXPECT_EQ(both.manager.blocks().cached, 0);
 }
 
 TEST(Discard, BlocksThatOthersUseAreFoundUntilTheLastOfThemEnds) {

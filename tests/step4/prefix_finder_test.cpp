@@ -1,5 +1,5 @@
-// How much of a new sequence is found: the walk along its blocks, in the pool, the host tier and the pinned
-// prefix, and the hashes that it needs.
+// How much of a new sequence is found: the walk along its blocks, in the pool and the host tier, and the
+// hashes that it needs.
 #include "step4_prefix_cache/prefix_finder.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using Ids = std::vector<std::int32_t>;
 struct Cache {
   SharedBlockPool pool{8, 2};
   HostTier host{4, 2};
-  PrefixFinder finder(const PinnedPrefix& pinned = {}) const { return {pool, host, pinned, 64}; }
+  PrefixFinder finder() const { return {pool, host, 64}; }
 
   /// A block in use that holds `ids` after `parent`.
   std::int32_t publish(const BlockParent& parent, const Ids& ids) {
@@ -99,27 +99,13 @@ TEST(PrefixFinder, TakesNothingFromThePoolBehindAHostBlock) {
 
 TEST(PrefixFinder, NeverFindsTheLastToken) {
   Cache cache;
-  const std::int32_t block = cache.publish({}, {1, 2});
+  cache.publish({}, {1, 2});
   EXPECT_EQ(cache.finder().find(Ids{1, 2}, kNoSalt).tokens, 0);
   EXPECT_EQ(cache.finder().find(Ids{1, 2, 3}, kNoSalt).tokens, 2);
   EXPECT_EQ(cache.finder().find(Ids{}, kNoSalt).tokens, 0);
-  const Ids table{block, 5}, pinned{1, 2, 3};
-  EXPECT_EQ(cache.finder({table, pinned}).find(pinned, kNoSalt).tokens, 2);
-  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{1, 2, 3, 4}, kNoSalt).tokens, 3);
-  EXPECT_EQ(cache.finder({table, pinned}).find(Ids{}, kNoSalt).tokens, 0);
 }
 
-TEST(PrefixFinder, WithoutARootFindsThePinnedPrefixAlone) {
-  Cache cache;
-  const std::int32_t block = cache.publish({}, {1, 2});
-  EXPECT_EQ(cache.finder().find(Ids{1, 2, 3}, std::nullopt).tokens, 0);
-  const Ids table{block, 5}, pinned{1, 2, 3};
-  const PrefixHits hits = cache.finder({table, pinned}).find(Ids{1, 2, 3, 4}, std::nullopt);
-  EXPECT_EQ(hits.blocks, table);
-  EXPECT_EQ(hits.tokens, 3);
-}
-
-TEST(PrefixFinder, OfEqualBlocksTakesThePinnedOneOrOneInUseWhicheverWasPublishedFirst) {
+TEST(PrefixFinder, OfEqualBlocksTakesOneInUseWhicheverWasPublishedFirst) {
   for (const int in_use : {0, 1, 2}) {
     Cache cache;
     Ids twins;
@@ -129,24 +115,7 @@ TEST(PrefixFinder, OfEqualBlocksTakesThePinnedOneOrOneInUseWhicheverWasPublished
     }
     const std::int32_t used = twins[static_cast<std::size_t>(in_use)];
     EXPECT_THAT(cache.finder().find(Ids{1, 2, 3}, kNoSalt).blocks, ElementsAre(used));
-    for (const std::int32_t own : twins) {
-      const Ids table{own}, pinned{1, 2};
-      EXPECT_THAT(cache.finder({table, pinned}).find(Ids{1, 2, 3}, kNoSalt).blocks, ElementsAre(own));
-    }
   }
-}
-
-TEST(PrefixFinder, FindsAllPlacesOfEachBlock) {
-  Cache cache;
-  const std::int32_t one = cache.publish({}, {1, 2}), twin = cache.publish({}, {1, 2});
-  const std::int32_t host_twin = cache.store({}, {1, 2});
-  const std::int32_t next = cache.store(cache.pool.index().as_parent(one), {3, 4});
-  const std::vector<PrefixPlaces> places = cache.finder().find_all(Ids{1, 2, 3, 4, 5, 6}, {});
-  ASSERT_EQ(places.size(), 2U);
-  EXPECT_THAT(places[0].blocks, ElementsAre(one, twin));
-  EXPECT_EQ(places[0].host_block, host_twin);
-  EXPECT_THAT(places[1].blocks, IsEmpty());
-  EXPECT_EQ(places[1].host_block, next);
 }
 
 TEST(PrefixFinder, EqualContentsHaveOneIdentityWhereverTheyAre) {

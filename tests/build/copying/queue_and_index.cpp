@@ -15,10 +15,10 @@ int main() {
   const std::int32_t block = queue.front();  // a block for two tokens
   queue.remove(block);
   const std::uint64_t hash = kvcache::block_hash({}, ids);  // {}: no block before it
-  index.insert(block, {.hash = hash, .identity = 1, .parent = 0}, ids);
+  index.insert(block, {.hash = hash, .identity = 1, .parent_identity = 0}, ids);
   queue.push_back(block);  // nobody needs it now; it leaves after the three others
 
-  const std::optional<std::int32_t> found = index.find(hash, /*parent=*/0, ids);
+  const std::optional<std::int32_t> found = index.find(hash, /*parent_identity=*/0, ids);
   if (!found) return 1;
   std::printf("block %d holds these tokens; block %d is evicted next\n", *found, queue.front());
 }
