@@ -73,9 +73,11 @@ bool is_cross_site(const HttpMessage& message) {
 std::string why_no_request(const HttpMessage& message) {
   // Other codings are not decoded here. And if "chunked" is not the last one, two programs may disagree where
   // the body ends: one takes for the next request what the other takes for the body.
-  if (message.count(http::field::transfer_encoding) > 0 &&
-      !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))
-    return "the one Transfer-Encoding that is known here is chunked";
+  if (message.count(http::field::transfer_encoding) > 0) {
+    if (!boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))
+      return "the one Transfer-Encoding that is known here is chunked";
+    if (message.version() < 11) return "HTTP/1.0 has no Transfer-Encoding; give Content-Length";
+  }
   // RFC 9112 section 3.2; HTTP/1.0 needs no Host.
   const std::size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() >= 11)) return "a request of HTTP/1.1 needs one Host";

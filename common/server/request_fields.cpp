@@ -70,11 +70,12 @@ std::optional<double> RequestFields::number(const std::string& name, double leas
   if (value == nullptr) return std::nullopt;
   if (value->is_number() && value->get<double>() >= least && value->get<double>() <= most)
     return value->get<double>();
-  const bool bounded = most < std::numeric_limits<double>::max();
-  throw wrong_value(
-      name,
-      bounded ? fmt::format("a number from {} to {}", least, most) : fmt::format("a number >= {}", least),
-      *value);
+  constexpr double any = std::numeric_limits<double>::max();
+  throw wrong_value(name,
+                    least == -any   ? "a number"
+                    : most == any   ? fmt::format("a number >= {}", least)
+                                    : fmt::format("a number from {} to {}", least, most),
+                    *value);
 }
 
 std::optional<bool> RequestFields::flag(const std::string& name) const {

@@ -45,7 +45,9 @@ std::string name_of_model(const Options& options) {
 }  // namespace
 
 std::string served_name(const std::filesystem::path& folder) {
-  std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  std::error_code error;  // a folder that cannot be looked at is refused when the model is read
+  std::filesystem::path whole = std::filesystem::weakly_canonical(folder, error);
+  if (error) whole = folder;
   if (!whole.has_filename()) whole = whole.parent_path();  // "models/" that does not exist
   constexpr std::string_view prefix = "models--", separator = "--";
   const std::filesystem::path snapshots = whole.parent_path();

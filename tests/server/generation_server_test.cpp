@@ -1548,6 +1548,8 @@ TEST_F(AGenerationServer, RefusesWhatOtherServersDoUnlessItChangesNothing) {
     }
   }
   EXPECT_EQ(post(all_harmless, "/v1/completions").status, 200);
+  const Json words = {{"prompt", kPrompt}, {"top_n_sigma", "x"}};
+  EXPECT_EQ(post(words, "/v1/completions").error()["message"], "top_n_sigma must be a number, not \"x\"");
 }
 
 TEST_F(AGenerationServer, TakesDoSampleWhereTheTemperatureAgrees) {

@@ -4,6 +4,7 @@
 #include "common/server/http_server.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <condition_variable>
 #include <deque>
@@ -554,6 +555,12 @@ TEST_F(AnHttpServer, TakesNoBodyForARequest) {
     EXPECT_EQ(client.read_response().status, 400) << coding;
     EXPECT_TRUE(client.ended_by_server()) << coding;
   }
+  HttpClient old = connect();  // RFC 9112 section 6.1
+  old.send(
+      "POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n"
+      "GET /echo HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.read_response().status, 400);
+  EXPECT_TRUE(old.ended_by_server());
   expect_alive();
 }
 
@@ -688,6 +695,25 @@ TEST_F(AnHttpServer, ClosesWhoHasBeenIdleLongestForANewcomer) {
   with_held(1, [](HttpExchange& exchange) { exchange.answer(text("held")); });
   EXPECT_EQ(busy.read_response().body, "held") << "who waits for an answer is not idle";
   EXPECT_EQ(counts().responses.count(503), 0U);
+}
+
+TEST_F(AnHttpServer, ClosesWhoHasBeenIdleLongestWhenNoFileCanBeOpened) {
+  HttpLimits limits;
+  limits.read = limits.idle = std::chrono::hours(1);
+  start(limits);
+  HttpClient unused = connect(), reused = connect();
+  EXPECT_EQ(reused.get("/echo").status, 200);  // it has been idle for a shorter time than the other now
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const int next_file = dup(STDERR_FILENO);
+  close(next_file);
+  const rlimit none_more{static_cast<rlim_t>(next_file) + 1, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_more), 0);
+  HttpClient last = connect();  // with the last file
+  EXPECT_EQ(last.get("/echo").status, 200);
+  EXPECT_TRUE(unused.ended_by_server());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(reused.get("/echo").status, 200);
 }
 
 TEST_F(AnHttpServer, ServesEverybodyBesideAsManyIdleConnectionsAsItTakes) {

@@ -94,6 +94,18 @@ TEST(ServedName, IsTheFolderOrTheNameUnderWhichASnapshotWasDownloaded) {
   EXPECT_EQ(served_name(hub / "absent/"), "absent");
 }
 
+TEST(ServerProgram, RefusesAModelThatCannotBeLookedAtAsItDoesWithoutServing) {
+  const TemporaryFolder folder;
+  const std::filesystem::path ring = folder / "ring";
+  std::filesystem::create_symlink(ring, ring);
+  for (const std::string& model : {ring.string(), "/tmp/" + std::string(300, 'x')}) {
+    const ProgramResult without = run_step("step3_paged", {"--model", model});
+    EXPECT_EQ(without.exit_code, 2);
+    for (const char* step : {"step2_flat_cache", "step3_paged", "step4_prefix_cache"})
+      expect_refusal(step, {"--model", model, "--serve", "--port", "0"}, 2, {without.err});
+  }
+}
+
 TEST(ServerProgram, IsAskedForASnapshotByTheNameUnderWhichItWasDownloaded) {
   const TemporaryFolder folder;
   const std::filesystem::path snapshot = folder / "models--org--fairytale/snapshots/0123abcd";
