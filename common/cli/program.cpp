@@ -330,7 +330,7 @@ Program load_program(Step step, Options options) {
     program.model_name = "random:" + given.random_weights;
     const ModelConfig config = named_config(given.random_weights);
     ProgressLine progress("Making random weights", shows_progress(given));
-    Weights weights = random_weights(config, program.dtype, 0, std::ref(progress));
+    Weights weights = random_weights(config, program.dtype, 0, std::ref(progress), program.threads.get());
     program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   } else {
     const std::filesystem::path folder = model_folder(given);
@@ -338,7 +338,7 @@ Program load_program(Step step, Options options) {
     const ModelConfig config = read_config(folder);
     if (needs_tokenizer(given) || has_entry(folder / "tokenizer.json")) program.tokenizer.emplace(folder);
     ProgressLine progress("Loading weights", shows_progress(given));
-    Weights weights = load_weights(folder, config, program.dtype, std::ref(progress));
+    Weights weights = load_weights(folder, config, program.dtype, std::ref(progress), program.threads.get());
     program.model = make_model(config, std::move(weights), program.dtype, *program.threads, program.gpu);
   }
   add_requests(program);

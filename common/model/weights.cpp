@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -338,7 +339,7 @@ void fill_parameter(ThreadPool& threads, const Parameter& parameter, std::uint64
 }  // namespace
 
 Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config, DType dtype,
-                     const LoadProgress& progress) {
+                     const LoadProgress& progress, ThreadPool* threads) {
   Checkpoint checkpoint = open_checkpoint(folder);
   const Names names(checkpoint);
   Weights weights;
@@ -371,9 +372,10 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   Progress done(progress, numbers);
   if (!to_convert.empty()) {
     Buffer buffer(bytes);
-    ThreadPool threads(ThreadPool::all_threads());
+    std::optional<ThreadPool> own;
+    ThreadPool& pool = threads != nullptr ? *threads : own.emplace(ThreadPool::all_threads());
     for (const Match& match : to_convert) {
-      convert_into(threads, buffer, match, dtype);
+      convert_into(pool, buffer, match, dtype);
       done.add(match.parameter->count());
     }
     owners->converted = buffer.owner();
@@ -386,7 +388,7 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
 }
 
 Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed,
-                       const LoadProgress& progress) {
+                       const LoadProgress& progress, ThreadPool* threads) {
   Weights weights;
   const Parameters parameters(config, !config.tie_word_embeddings, weights);
   std::int64_t numbers = 0;
@@ -397,12 +399,13 @@ Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t see
   }
 
   Buffer buffer(bytes);
-  ThreadPool threads(ThreadPool::all_threads());
+  std::optional<ThreadPool> own;
+  ThreadPool& pool = threads != nullptr ? *threads : own.emplace(ThreadPool::all_threads());
   Progress done(progress, numbers);
   std::uint64_t tensor = 0;
   for (const Parameter& parameter : parameters) {
     std::byte* const target = buffer.take(parameter.count() * size_of(dtype));
-    fill_parameter(threads, parameter, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
+    fill_parameter(pool, parameter, mix(mix(seed) + ++tensor * golden_gamma), dtype, target, done);
     place(parameter, dtype, target);
   }
   if (config.tie_word_embeddings) weights.lm_head = weights.embedding;

@@ -15,6 +15,8 @@
 
 namespace kvcache {
 
+class ThreadPool;
+
 /// The weights of one layer.
 struct LayerWeights {
   Weight attention_norm;  ///< [hidden]
@@ -54,17 +56,20 @@ using LoadProgress = std::function<void(double)>;
 /// - A checkpoint of the base model, without "model." in its names, is read too.
 /// - A bias that no layer stores is zero, whatever the configuration says.
 /// A tensor that the configuration has no place for is an error, except stored rotation frequencies.
+/// @param threads  that round weights; nullptr: one for each processor
 /// @throws InputError naming file and tensor: one missing, unexpected, duplicated between shards, of the
 /// wrong shape or of a type that is not a float type; quantised weights; and, for f16, a number beyond
 /// 65,504.
 /// @throws RunError when there is no memory for the converted weights.
 [[nodiscard]] Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config,
-                                   DType dtype, const LoadProgress& progress = {});
+                                   DType dtype, const LoadProgress& progress = {},
+                                   ThreadPool* threads = nullptr);
 
 /// Seeded random weights of a configuration, in `dtype` (normal, standard deviation about 1/sqrt(in); norms
 /// 1). They are the same on every machine and for any number of threads.
+/// @param threads  that make them; nullptr: one for each processor
 /// @throws RunError when there is no memory for them.
 [[nodiscard]] Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t seed = 0,
-                                     const LoadProgress& progress = {});
+                                     const LoadProgress& progress = {}, ThreadPool* threads = nullptr);
 
 }  // namespace kvcache

@@ -35,6 +35,19 @@ TEST(Step1Program, TheShippedModelIsFoundAndContinuesAPrompt) {
   EXPECT_FALSE(report["sequences"][0]["text"].get<std::string>().empty());
 }
 
+// The size of a thread's stack is that of `ulimit -s`, for which no address space is left. So a second thread
+// would end the program: one that rounds the weights, or makes them.
+TEST(Step1Program, HasNoMoreThreadsThanItIsGiven) {
+  for (const char* weights : {"--dtype f16", "--random-weights tiny"}) {
+    const std::string line = std::string(
+                                 "ulimit -s 4000000; ulimit -v 3000000; exec \"$0\" --threads 1 --device cpu "
+                                 "--ids 5 --tokens 1 ") +
+                             weights;
+    const ProgramResult result = run_program("/bin/sh", {"-c", line, std::string(BINARY_DIR) + "/" + kStep});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+}
+
 TEST(Step1Program, CountsEveryRowItComputesAndEveryRowItComputesAgain) {
   const nlohmann::json report =
       report_of({"--model", kTinyModel, "--ids", "5,6,7,8", "--tokens", "5", "--ignore-eos"});
