@@ -19,6 +19,7 @@
 
 #include "common/base/error.h"
 #include "common/server/http_connection.h"
+#include "common/server/pages_of_others.h"
 #include "common/tokenizer/utf8.h"
 #include "fmt/format.h"
 
@@ -96,8 +97,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
  public:
   Implementation(const std::string& host, int port, const HttpLimits& limits)
       : limits_(limits),
-        host_(host),
         acceptor_(listen_at(io_, host, port, limits)),
+        address_{host, acceptor_.local_endpoint().address(), url_of(acceptor_.local_endpoint())},
         accept_again_(io_),
         signals_(io_) {}
   ~Implementation() {
@@ -110,7 +111,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     accept();
     thread_ = std::thread([this] { run(); });
   }
-  std::string address() const { return address_; }
+  std::string address() const { return address_.url; }
 
   void post(std::function<void()> work) { asio::post(io_, std::move(work)); }
   void post_after(std::chrono::milliseconds time, std::function<void()> work) {
@@ -156,13 +157,8 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   void count_response(unsigned status) override { ++counts_.responses[status]; }
   void handle(const std::shared_ptr<HttpExchange>& exchange) override {
     const HttpRequest& request = exchange->request();
-    if (request.cross_site && request.method != "GET" && request.method != "HEAD")
-      return exchange->answer(
-          error_answer(403, "a web page of another site asks for this; only this server's own page may"));
-    if (listens_to_this_machine_alone() && !is_this_machine(request.host))
-      return exchange->answer(
-          error_answer(403, fmt::format("Host is {}, and this server answers only this machine; ask {}",
-                                        shortened(request.host), address_)));
+    if (const std::string why = why_kept_out(request, address_); !why.empty())
+      return exchange->answer(error_answer(403, why));
     if (!request.body.empty() && !is_plain(request.coding)) {
       HttpAnswer answer =
           error_answer(415, fmt::format("Content-Encoding is {}; send the body without an encoding",
@@ -259,21 +255,6 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     return longest != nullptr;
   }
 
-  bool listens_to_this_machine_alone() const {
-    const asio::ip::address address = acceptor_.local_endpoint().address();
-    if (address.is_v6() && address.to_v6().is_v4_mapped())  // ::ffff:127.0.0.1 is 127.0.0.1
-      return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-    return address.is_loopback();
-  }
-  /// Whether `host` is a name that nobody else can have given to this machine.
-  bool is_this_machine(std::string host) const {
-    if (host.size() > 1 && host.ends_with('.')) host.pop_back();  // a complete name, as DNS writes it
-    error_code is_no_address;
-    asio::ip::make_address(host, is_no_address);
-    return !is_no_address || host.empty() || boost::beast::iequals(host, "localhost") ||
-           boost::beast::iequals(host, host_);
-  }
-
   void end_if_answered() {
     if (std::ranges::none_of(connections_, [](const auto& connection) { return connection->is_busy(); }))
       end_now();
@@ -290,11 +271,10 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
 
   const HttpLimits limits_;
-  const std::string host_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
   tcp::acceptor acceptor_;
-  const std::string address_ = url_of(acceptor_.local_endpoint());
+  const ServerAddress address_;
   asio::steady_timer accept_again_;
   /// Held, too, by the handler that accepts, or will accept again.
   const std::shared_ptr<bool> accepting_ = std::make_shared<bool>(true);

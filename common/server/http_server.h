@@ -93,9 +93,8 @@ class HttpServer {
   /// Answers a request.
   using Handler = std::function<void(const std::shared_ptr<HttpExchange>&)>;
 
-  /// Takes the port; connections wait until `start`. Two kinds of requests are answered 403: those of a
-  /// page of another site, except GET and HEAD; and, if the server listens to this machine alone, a Host that
-  /// others can have given to it, so that no page reads answers by a name of its own (DNS rebinding).
+  /// Takes the port; connections wait until `start`. Requests of web pages of others are answered 403
+  /// (pages_of_others.h).
   /// @param host  an address of this machine or a name of it
   /// @param port  0: any that is free
   /// @throws InputError for a host that is not this machine's; RunError for a port that is taken or not
