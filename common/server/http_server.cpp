@@ -206,7 +206,9 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   void accept() {
     acceptor_.async_accept([this, accepting = accepting_](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
-      if (error == asio::error::no_descriptors && close_longest_waiting(/*being_left=*/false)) return accept();
+      // The system wants a free file even where nobody connects, so this keeps one free.
+      if (error == asio::error::no_descriptors && close_longest_waiting(/*being_left=*/false))
+        return accept();
       if (error) return accept_later();
       accept();
       take(std::move(socket));

@@ -72,9 +72,9 @@ std::optional<double> RequestFields::number(const std::string& name, double leas
     return value->get<double>();
   constexpr double any = std::numeric_limits<double>::max();
   throw wrong_value(name,
-                    least == -any   ? "a number"
-                    : most == any   ? fmt::format("a number >= {}", least)
-                                    : fmt::format("a number from {} to {}", least, most),
+                    least == -any ? "a number"
+                    : most == any ? fmt::format("a number >= {}", least)
+                                  : fmt::format("a number from {} to {}", least, most),
                     *value);
 }
 
