@@ -155,40 +155,61 @@ TEST_F(CudaProgram, APoolThatTheGpuCannotHoldIsRefused) {
                  {"the flat cache", "bytes", "free"}, Gpu::visible);
 }
 
-/// Makes a copy of a checkpoint with `vocab` tokens in its vocabulary, and 0 for all weights: a sparse
-/// file, which takes no room on the disk.
-void save_with_vocabulary(const std::filesystem::path& checkpoint, std::int64_t vocab,
-                          const std::filesystem::path& folder) {
+/// Makes a checkpoint of `layers` layers, each with a feed-forward part `intermediate` wide; all weights are
+/// 0: a sparse file, which takes no room on the disk.
+/// @return its numbers
+std::int64_t save_large(const std::filesystem::path& checkpoint, std::int64_t layers,
+                        std::int64_t intermediate, const std::filesystem::path& folder) {
   nlohmann::json config = nlohmann::json::parse(read_file(checkpoint / "config.json"));
-  config["vocab_size"] = vocab;
+  const std::int64_t narrow = config["intermediate_size"];
+  config.update(
+      {{"num_hidden_layers", layers},
+       {"intermediate_size", intermediate},
+       {"layer_types", std::vector<std::string>(static_cast<std::size_t>(layers), "full_attention")}});
   write_file(folder / "config.json", config.dump());
 
   const std::string file = read_file(checkpoint / "model.safetensors");
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
-  nlohmann::json header = nlohmann::json::parse(file.substr(sizeof length, length));
-  std::uint64_t bytes = 0;
-  for (auto& [name, tensor] : header.items()) {
-    if (name == "__metadata__") continue;
-    if (name == "model.embed_tokens.weight") tensor["shape"][0] = vocab;
-    const std::uint64_t begin = bytes;
-    std::uint64_t size = tensor["dtype"] == "F32" ? 4 : 2;
-    for (const nlohmann::json& extent : tensor["shape"]) size *= extent.get<std::uint64_t>();
-    bytes += size;
-    tensor["data_offsets"] = {begin, bytes};
+  const nlohmann::json small = nlohmann::json::parse(file.substr(sizeof length, length));
+  nlohmann::json header;
+  std::int64_t numbers = 0;
+  const auto add = [&](const std::string& name, nlohmann::json tensor) {
+    std::int64_t size = 1;
+    for (nlohmann::json& extent : tensor["shape"]) {
+      if (extent == narrow) extent = intermediate;
+      size *= extent.get<std::int64_t>();
+    }
+    tensor["dtype"] = "BF16";
+    tensor["data_offsets"] = {2 * numbers, 2 * (numbers + size)};
+    header[name] = tensor;
+    numbers += size;
+  };
+  const std::string first = "model.layers.0.";
+  for (const auto& [name, tensor] : small.items()) {
+    if (name == "__metadata__" || (name.starts_with("model.layers.") && !name.starts_with(first))) continue;
+    if (!name.starts_with(first)) {
+      add(name, tensor);
+      continue;
+    }
+    for (std::int64_t layer = 0; layer < layers; ++layer)
+      add("model.layers." + std::to_string(layer) + "." + name.substr(first.size()), tensor);
   }
   const std::string start = test::safetensors_bytes(header.dump(), "");
   write_file(folder / "model.safetensors", start);
-  std::filesystem::resize_file(folder / "model.safetensors", start.size() + bytes);
+  std::filesystem::resize_file(folder / "model.safetensors",
+                               start.size() + static_cast<std::uint64_t>(2 * numbers));
+  return numbers;
 }
 
 TEST_F(CudaProgram, AModelThatTheGpuCannotHoldIsRefusedWithItsSize) {
-  constexpr std::int64_t kHidden = 64;
-  const std::int64_t vocab = cuda::Device().total_memory() * 5 / 4 / (kHidden * 4);
+  constexpr std::int64_t kIntermediate = 1 << 20, kHidden = 64;
+  const std::int64_t layers = cuda::Device().total_memory() * 5 / 4 / (3 * kIntermediate * kHidden * 4) + 1;
   const TemporaryFolder folder;
-  save_with_vocabulary(checkpoint_folder("qwen3-tied"), vocab, folder.path());
-  // The first digits of its bytes in float32; the layers add less than one in a thousand.
-  const std::string size = std::to_string(vocab * kHidden * 4).substr(0, 2);
+  const std::int64_t numbers =
+      save_large(checkpoint_folder("qwen3-tied"), layers, kIntermediate, folder.path());
+  const std::string size =
+      std::to_string(numbers * 4).substr(0, 2);  // the first digits of its bytes in float32
   expect_refusal(kSteps[3],
                  {"--device", "cuda", "--dtype", "f32", "--model", folder.path().string(), "--ids", "1"}, 1,
                  {"not enough of the GPU's memory for the weights: " + size, "are free"}, Gpu::visible);
