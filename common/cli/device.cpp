@@ -49,7 +49,7 @@ std::shared_ptr<const cuda::Device> choose_gpu(DeviceChoice wanted) {
     return gpu;
   } catch (const RunError& error) {
     if (wanted == DeviceChoice::cuda) throw;
-    fmt::print(stderr, "note: running on the CPU; {}\n", error.what());
+    std::fputs(fmt::format("note: running on the CPU; {}\n", error.what()).c_str(), stderr);
     return nullptr;
   }
 }

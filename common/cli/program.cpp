@@ -95,8 +95,8 @@ std::filesystem::path model_folder(const Options& options) {
 }
 
 /// A trace replaces its file, so the file must be none that this run reads, and not the one that gets stdout.
-/// Weights are mapped, and cutting off a mapped file ends the run with a signal. A link to a file counts as the
-/// file.
+/// Weights are mapped, and cutting off a mapped file ends the run with a signal. A link to a file counts as
+/// the file.
 /// @throws InputError that names the file and says what it is.
 void check_trace_replaces_nothing(const Options& options) {
   std::error_code error;
@@ -393,7 +393,7 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
 
 void print_notes(const Program& program, const Cache& cache) {
   for (const auto* notes : {&program.notes, &cache.notes}) {
-    for (const std::string& note : *notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : *notes) std::fputs(("note: " + note + "\n").c_str(), stderr);
   }
 }
 

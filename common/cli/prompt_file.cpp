@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{256}
                                    << 20;  // longer than any context; an endless file ends here
 
-/// An open file; "-" is stdin, which stays open. Where stdin is closed, a file can have its number.
+/// An open file; "-" is stdin, which stays open.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& name)

@@ -3,6 +3,9 @@
 
 #include "common/cli/run_main.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -58,9 +61,19 @@ int exit_code_of(const std::function<int()>& body) {
   std::_Exit(exit_code_of([&]() -> int { std::rethrow_exception(exception); }));
 }
 
+/// Takes the places of standard streams that are closed: the next files to be opened would stand there, and
+/// get what the program prints. Reading stdin and writing stdout fail as before, since they are open the
+/// wrong way round; what goes to stderr is lost.
+void keep_places_of_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int run_main(const std::function<int()>& body) {
+  keep_places_of_closed_streams();
   explain_lost_pages();
   std::set_terminate(end_on_uncaught);
   std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead, as on a full disk

@@ -99,9 +99,11 @@ void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   matrix.capacity = 0;  // stays 0 if the allocation fails
   matrix.data = ::operator new(bytes, std::align_val_t(64), std::nothrow);
   if (matrix.data == nullptr) {
-    throw RunError(fmt::format(
-        "no memory for the activations of {} tokens x {} numbers ({} bytes); give fewer or shorter prompts",
-        rows, cols, bytes));
+    throw RunError(
+        fmt::format("no memory for the activations of {} tokens x {} numbers ({} bytes); give fewer or "
+                    "shorter prompts, or with "
+                    "--serve a smaller --max-batch-tokens",
+                    rows, cols, bytes));
   }
   matrix.memory =
       std::shared_ptr<void>(matrix.data, [](void* data) { ::operator delete(data, std::align_val_t(64)); });

@@ -327,8 +327,7 @@ void Engine::end(Sample& sample, const std::string& reason, GenerationEvent even
 void Engine::tell_end(Sample& sample, GenerationEvent event) {
   Generation& generation = sample.generation;
   scheduler_.remove(sample);
-  sample.ended = true;
-  if (--generation.open == 0) {
+  if (generation.open == 1) {
     const Clock::time_point now = Clock::now();
     if (generation.began) {
       generation.summary.decode_ms = ms_between(*generation.began, now);
@@ -341,7 +340,8 @@ void Engine::tell_end(Sample& sample, GenerationEvent event) {
     ++totals_.requests;
   }
   generation.on_event(event);
-  if (generation.open == 0) generations_.erase(generation.id);
+  sample.ended = true;  // now that it has been told: if the listener throws, `fail` tells it
+  if (--generation.open == 0) generations_.erase(generation.id);
 }
 
 // Requests that fail

@@ -140,8 +140,9 @@ std::variant<GenerationId, EngineThread::Refusal> EngineThread::submit(Generatio
   if (closed_) return Refusal::closed;
   if (requests_ >= max_requests_) return Refusal::queue_full;
   // The request makes room before its listener hears of its end, so the listener's owner may submit another.
-  auto tell = [this, on_event = std::move(on_event)](const GenerationEvent& event) {
-    if (event.summary) {
+  // A listener that has thrown is told of the end again, by the engine that fails.
+  auto tell = [this, on_event = std::move(on_event), counted = true](const GenerationEvent& event) mutable {
+    if (event.summary && std::exchange(counted, false)) {
       const std::lock_guard ended(mutex_);
       --requests_;
     }

@@ -2,6 +2,8 @@
 /// See http_server.h.
 #include "common/server/http_server.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -206,13 +208,18 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   void accept() {
     acceptor_.async_accept([this, accepting = accepting_](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
-      // The system wants a free file even where nobody connects, so this keeps one free.
-      if (error == asio::error::no_descriptors && close_longest_waiting(/*being_left=*/false))
+      // The system wants a free file even where nobody connects.
+      if (error == asio::error::no_descriptors && somebody_connects() &&
+          close_longest_waiting(/*being_left=*/false))
         return accept();
       if (error) return accept_later();
       accept();
       take(std::move(socket));
     });
+  }
+  bool somebody_connects() {
+    pollfd waiting{acceptor_.native_handle(), POLLIN, 0};
+    return poll(&waiting, 1, 0) == 1;
   }
   /// Accepts again in a moment: for example, no file descriptor is free now.
   void accept_later() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <latch>
+#include <new>
 #include <semaphore>
 
 #include "common/base/error.h"
@@ -301,6 +302,18 @@ TEST_F(AnEngineThread, TellsEveryRequestWhenTheEngineFails) {
   door_->cancel(1);
   door_->cancel_all();
   EXPECT_TRUE(door_->wait_until_idle(std::chrono::milliseconds(0))) << "a failed engine has nothing to do";
+}
+
+TEST_F(AnEngineThread, TellsAListenerThatCouldNotTakeTheEnd) {
+  Client client;
+  auto listener = [answer = client.listener(), fails = true](const GenerationEvent& event) mutable {
+    if (!event.finish_reason.empty() && std::exchange(fails, false)) throw std::bad_alloc();
+    answer(event);
+  };
+  static_cast<void>(door_->submit(request(3, 1), std::move(listener)));
+  EXPECT_EQ(client.wait_for_end().reason(), "error");
+  EXPECT_TRUE(door_->wait_until_idle(kForEver));
+  EXPECT_EQ(door_->requests(), 0);
 }
 
 TEST_F(AnEngineThread, TouchesAFailedEngineForNoCancellationThatCameWithTheFailure) {

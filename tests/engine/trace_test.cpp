@@ -415,6 +415,23 @@ TEST(Trace, DoesNotReplaceTheFileThatGetsStdout) {
   }
 }
 
+/// Where a standard stream is closed, the next file to be opened could stand in its place.
+TEST(Trace, GetsNothingThatIsPrintedToAClosedStream) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "trace", step = std::filesystem::path(BINARY_DIR) / "step3_paged";
+  const std::string model = checkpoint_folder("llama-gqa");
+  for (const auto& [closed, code] :
+       {std::pair("2>&-", 0), std::pair(">&-", 1), std::pair("<&- 2>&-", 0), std::pair("2>/dev/full", 0)}) {
+    const ProgramResult result = run_program(
+        "/bin/sh", {"-c", "'" + step + "' --model '" + model + "' --prompt '<s>Once' --tokens 2 --trace '" +
+                              file + "' " + closed});
+    EXPECT_EQ(result.exit_code, code) << closed;
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_TRUE(line.starts_with("{")) << closed << ": " << line;
+  }
+}
+
 TEST(Trace, AFullDiskFailsTheRunAndPrintsNoReport) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   expect_refusal("step3_paged", {"--tokens", "2", "--json", "--trace", "/dev/full"}, 1,

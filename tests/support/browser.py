@@ -77,7 +77,7 @@ class Browser:
         """What `script`, the body of a JavaScript function of `arguments`, returns."""
         return self._send("POST", self.session + "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait_until(self, script, *arguments, seconds=20):
+    def wait_until(self, script, *arguments, seconds=120):
         """Returns the first true value of `script`. @raise TimeoutError after `seconds` without one."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
