@@ -144,10 +144,12 @@ def lead_to_sources(page):
     Doxygen leads to the file's page in the reference, which leaves out plain comments, the head of an exercise too.
     """
     def mended(link):
-        return f'<a href="{link[1]}_source.html">' if (page.parent / f"{link[1]}_source.html").is_file() else link[0]
+        source = f"{link[2]}_source.html"
+        return f'{link[1]}{source}"' if (page.parent / source).is_file() else link[0]
 
     text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(r'<a (?:class="el" )?href="(\w+_8(?:h|cpp|cuh?))[.]html">', mended, text), encoding="utf-8")
+    text = re.sub(r'(<a (?:class="el" )?href=")(\w+_8(?:h|cpp|cuh?))[.]html"', mended, text)
+    page.write_text(text, encoding="utf-8")
 
 
 def keep_listings_wide(style):

@@ -207,6 +207,19 @@ class MarkdownTest(unittest.TestCase):
             self.assertEqual([url for pair in loaded for url in pair if "//" in url], [], page.name)
 
 
+class SourcesTest(unittest.TestCase):
+    def test_a_file_that_has_a_source_page_is_led_to_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.html"
+            page.write_text('<a class="el" href="a_8h.html" title="A">a.h</a> <a class="el" href="b_8h.html">b.h</a> '
+                            '<a class="code" href="a_8h.html">f</a>', encoding="utf-8")
+            (page.parent / "a_8h_source.html").touch()
+            build.lead_to_sources(page)
+            self.assertEqual(page.read_text(encoding="utf-8"),
+                             '<a class="el" href="a_8h_source.html" title="A">a.h</a> '
+                             '<a class="el" href="b_8h.html">b.h</a> <a class="code" href="a_8h.html">f</a>')
+
+
 def cases():
     """Pieces of Markdown, each with HTML that must come of it."""
     shelf = '<a href="classkvcache_1_1Shelf.html"'
