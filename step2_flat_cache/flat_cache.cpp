@@ -18,8 +18,7 @@ std::optional<PassPlan> FlatCacheManager::plan(std::span<const Work> work) {
   for (const Work& wanted : work) {
     Reservation* reservation = find(wanted.sequence);
     if (reservation == nullptr) reservation = find(kNobody);
-    // The capacity is checked before anything is written. A refusal frees the reservations that this plan has
-    // given.
+    // A refusal frees the reservations that this plan has given.
     if (reservation == nullptr || static_cast<std::int64_t>(wanted.token_ids.size()) > shape_.max_seq_len) {
       abort(plan);
       return std::nullopt;

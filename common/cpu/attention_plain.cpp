@@ -21,27 +21,28 @@ void attend(const AttentionShape& shape, const KvRows& rows, const SlotMap& slot
   };
 
   // 1. Scores: how well the query fits the key of each position that it sees.
-  std::vector<double> weights;
+  std::vector<double> scores;
   for (std::int64_t position = 0; position < visible; ++position) {
     double dot = 0;
     for (std::int64_t d = 0; d < shape.head_dim; ++d) dot += query[d] * number(rows.k, position, d);
-    weights.push_back(dot / std::sqrt(static_cast<double>(shape.head_dim)));
+    scores.push_back(dot / std::sqrt(static_cast<double>(shape.head_dim)));
   }
 
-  // 2. Softmax: the scores become weights that sum to 1. Without "- top_score" a large score would overflow.
-  const double top_score = *std::max_element(weights.begin(), weights.end());
+  // 2. Softmax: attention weights that sum to 1. Without "- top_score" a large score would overflow.
+  const double top_score = *std::max_element(scores.begin(), scores.end());
+  std::vector<double> attention_weights;
   double weight_sum = 0;
-  for (double& weight : weights) {
-    weight = std::exp(weight - top_score);
-    weight_sum += weight;
+  for (const double score : scores) {
+    attention_weights.push_back(std::exp(score - top_score));
+    weight_sum += attention_weights.back();
   }
-  for (double& weight : weights) weight /= weight_sum;
+  for (double& weight : attention_weights) weight /= weight_sum;
 
   // 3. Weighted sum of the values.
   for (std::int64_t d = 0; d < shape.head_dim; ++d) {
     double total = 0;
     for (std::int64_t position = 0; position < visible; ++position)
-      total += weights[static_cast<std::size_t>(position)] * number(rows.v, position, d);
+      total += attention_weights[static_cast<std::size_t>(position)] * number(rows.v, position, d);
     out[d] = static_cast<float>(total);
   }
 }

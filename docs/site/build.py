@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 import book_index
-from github_markdown import Converter
+from github_markdown import Converter, record_name
 from pages import ROOT, all_pages
 
 HERE = Path(__file__).resolve().parent
@@ -84,6 +84,7 @@ def build(work):
     mend_navigation(work / "html")
     for page in chapters + others:
         mend_listings(work / "html" / page.html)
+        lead_to_sources(work / "html" / page.html)
     (work / "html" / "search" / "book.js").write_text(book_index.script(chapters + others), encoding="utf-8")
     keep_listings_wide(work / "html" / STYLES[0].name)
     for part in MATHJAX_PARTS:
@@ -94,7 +95,7 @@ def build(work):
     for image in converter.images:
         copy_to(ROOT / image, work / "html" / "images" / image)
     for record in converter.records:
-        copy_to(ROOT / record, work / "html" / "records" / record)
+        copy_to(ROOT / record, work / "html" / "records" / record_name(record))
 
 
 def mend_search(script):
@@ -135,6 +136,20 @@ def mend_listings(page):
     """
     link = r'<a class="code hl_function" href="[^"]*"[^>]*>(main(?=</a>)|\w+(?=</a>(?!\()))</a>'
     page.write_text(re.sub(link, r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def lead_to_sources(page):
+    """Leads from a file's name on a page of the book to its source, which shows the comments of all its lines.
+
+    Doxygen leads to the file's page in the reference, which leaves out plain comments, the head of an exercise too.
+    """
+    def mended(link):
+        source = f"{link[2]}_source.html"
+        return f'{link[1]}{source}"' if (page.parent / source).is_file() else link[0]
+
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r'(<a (?:class="el" )?href=")(\w+_8(?:h|cpp|cuh?))[.]html"', mended, text)
+    page.write_text(text, encoding="utf-8")
 
 
 def keep_listings_wide(style):

@@ -16,7 +16,8 @@ COLOURED = {"cpp": "cpp", "c++": "cpp", "cuda": "cpp", "python": "py", "py": "py
 OTHERS = "What others do"  # in this section names belong to other projects: no links
 PLAYER = "player/index.html"  # in docs/ and on the site
 SOURCES = (".h", ".cpp", ".cu", ".cuh")  # the files that have a page of their own
-RECORDS = re.compile(r"docs/(results|plots)/.*[.](json|jsonl|txt)$")  # copied to the site as they are
+# Copied to the site as they are. Doxygen cannot read the solutions: they define the functions of the exercises again.
+RECORDS = re.compile(r"docs/(results|plots)/.*[.](json|jsonl|txt)$|step[0-9]_[a-z_]+/exercises/solutions/.*[.]cpp$")
 SMALLEST_TEXT = 9  # pixels of a letter's height in a picture, however narrow the screen
 
 INLINE = re.compile(
@@ -58,6 +59,11 @@ def readable_width(picture):
     box = re.search(r'viewBox="[\d.]+[ ,]+[\d.]+[ ,]+([\d.]+)', svg)
     sizes = [float(size) for size in re.findall(r"font(?:-size)?[:=][^;\">]*?([\d.]+)(?:px|[;\"])", svg)]
     return math.ceil(float(box[1]) * SMALLEST_TEXT / min(sizes)) if box and sizes else 0
+
+
+def record_name(path):
+    """What a record is called on the site: a browser shows a .txt, and may offer a .cpp for download only."""
+    return path + ".txt" if path.endswith(".cpp") else path
 
 
 def cells_of(row):
@@ -223,6 +229,7 @@ class Converter:
 
     def _record_link(self, path, text):
         self.records.add(path)
+        path = record_name(path)
         words = html.escape(plain(text))
         shown = f"<code>{words}</code>" if text.startswith("`") else words
         return _raw(f'<a href="records/{html.escape(path)}">{shown}</a>')

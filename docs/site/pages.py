@@ -7,7 +7,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # The book, in reading order. All other Markdown pages follow, sorted by path.
 CHAPTERS = [
     "README.md",
-    "docs/usage.md",
     "docs/transformer.md",
     "step1_no_cache/README.md",
     "step2_flat_cache/README.md",
@@ -15,6 +14,7 @@ CHAPTERS = [
     "step4_prefix_cache/README.md",
     "docs/serving.md",
     "docs/beyond.md",
+    "docs/usage.md",
     "docs/articles.md",
     "docs/plots/README.md",
     "docs/copying.md",

@@ -4,9 +4,10 @@
 // have. That needs no model: token ids are enough.
 //
 // Write cached_tokens_of(prompts, block_size). The prompts come one after the other, each with at least one
-// token id. Each is computed as a prefill, and nothing is generated, so only prompts leave blocks behind. The
-// cache is empty at first and never runs short: what was computed once can be found for ever. The result has
-// one number per prompt: how many of its tokens are taken from the cache. No input is an error.
+// token id; block_size is at least 1. Each prompt is computed as a prefill, and nothing is generated, so only
+// prompts leave blocks behind. The cache is empty at first and never runs short: what was computed once can
+// be found for ever. The result has one number per prompt: how many of its tokens are taken from the cache.
+// No input is an error.
 //
 // A prompt of n tokens leaves its n / block_size full blocks behind (integer division), for the prompts after
 // it. The prompt itself is given at most (n - 1) / block_size blocks, since one token has to be computed. A
@@ -23,8 +24,9 @@
 // so the result is 0 2 4 0.
 //
 // A block's name is block_hash(parent, ids) of step4_prefix_cache/block_hash.h, a std::uint64_t: `parent` is
-// the hash of the block before it, std::nullopt for a first block, and `ids` are its block_size token ids.
-// Suppose that different blocks have different hashes.
+// the hash of the block before it, std::nullopt for a first block, and `ids` are its block_size token ids:
+// tokens_of_block(token_ids, n, block_size) of the same header cuts them out. Suppose that different blocks
+// have different hashes.
 //
 // The test plays the same prompts with PrefixCachingManager.
 #include "step4_prefix_cache/exercises/exercise7_prefix_hits.h"

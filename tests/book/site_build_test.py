@@ -139,7 +139,7 @@ class MarkdownTest(unittest.TestCase):
         repository.write("step3_paged/lamp.cpp", LAMP)
         repository.write("docs/glossary.md", "# Words\n\n| word | means |\n|---|---|\n| **lamp (`x`)** | a light |\n"
                                              "| **oil lamp** | another |\n\n## After `--all`\n\n**a**, a_b\n")
-        repository.write("step3_paged/solutions/shelf.cpp", "int undocumented();")
+        repository.write("step3_paged/exercises/solutions/shelf.cpp", "int undocumented();")
         code, errors = repository.build()
         if code != 0:
             raise AssertionError(errors)
@@ -168,6 +168,7 @@ class MarkdownTest(unittest.TestCase):
 
     def test_records_are_copied(self):
         self.assertTrue((self.site / "records/docs/results/run.json").is_file())
+        self.assertTrue((self.site / "records/step3_paged/exercises/solutions/shelf.cpp.txt").is_file())
 
     def test_no_link_is_dead(self):
         self.assertEqual(site_links_test.dead_links(self.site), [])
@@ -206,6 +207,19 @@ class MarkdownTest(unittest.TestCase):
             self.assertEqual([url for pair in loaded for url in pair if "//" in url], [], page.name)
 
 
+class SourcesTest(unittest.TestCase):
+    def test_a_file_that_has_a_source_page_is_led_to_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.html"
+            page.write_text('<a class="el" href="a_8h.html" title="A">a.h</a> <a class="el" href="b_8h.html">b.h</a> '
+                            '<a class="code" href="a_8h.html">f</a>', encoding="utf-8")
+            (page.parent / "a_8h_source.html").touch()
+            build.lead_to_sources(page)
+            self.assertEqual(page.read_text(encoding="utf-8"),
+                             '<a class="el" href="a_8h_source.html" title="A">a.h</a> '
+                             '<a class="el" href="b_8h.html">b.h</a> <a class="code" href="a_8h.html">f</a>')
+
+
 def cases():
     """Pieces of Markdown, each with HTML that must come of it."""
     shelf = '<a href="classkvcache_1_1Shelf.html"'
@@ -226,14 +240,15 @@ def cases():
         ("[`play` it](../docs/player/index.html?trace=a&at=8).", '<a href="player/index.html?trace=a&amp;at=8">play it</a>.'),
         ("See it.\n\n<!-- player: trace=a&at=8 -->",
          '<iframe class="player" src="player/index.html?trace=a&amp;at=8" title="The player of block tables"></iframe>'),
-        ("`step3_paged/shelf.h`", '<code><a href="shelf_8h.html">step3_paged/shelf.h</a></code>'),
-        ("[the file](shelf.h)", '<a href="shelf_8h.html">the file</a>'),
-        ("[`shelf.h`](shelf.h)", '<code><a href="shelf_8h.html">shelf.h</a></code>'),
+        ("`step3_paged/shelf.h`", '<code><a href="shelf_8h_source.html">step3_paged/shelf.h</a></code>'),
+        ("[the file](shelf.h)", '<a href="shelf_8h_source.html">the file</a>'),
+        ("[`shelf.h`](shelf.h)", '<code><a href="shelf_8h_source.html">shelf.h</a></code>'),
         ("[run](../docs/results/run.json)", '<a href="records/docs/results/run.json">run</a>'),
         ("`docs/results/run.json`", '<a href="records/docs/results/run.json"><code>docs/results/run.json</code></a>'),
         ("`docs/results/run.md`", '<code><a href="results-run.html">docs/results/run.md</a></code>'),
         ("[licence](../LICENSE)", "<p>licence</p>"),
-        ("`solutions/shelf.cpp`", "<code>solutions/shelf.cpp</code>"),
+        ("`exercises/solutions/shelf.cpp`", '<a href="records/step3_paged/exercises/solutions/shelf.cpp.txt">'
+         "<code>exercises/solutions/shelf.cpp</code></a>"),
         ("[up](#target-x_y-here)", '<a href="step3-paged.html#step3-paged-target-x_y-here">up</a>'),
         ("[again](#twice-1)", '<a href="step3-paged.html#step3-paged-twice-1">again</a>'),
         ("[other](../step4_prefix_cache/README.md)", '<a href="step4-prefix-cache.html">other</a>'),
