@@ -69,10 +69,7 @@ std::vector<Claim> qkv_claims(const Measurements& measured) {
       qkv_claim("Llama 3 70B", llama_70b(), 8192, 10240),
       {"~512x less K/V projection at sequence 512: [512, 1024] x [1024, 4096] to [1, 1024] x [1024, 4096]",
        "512 rows / 1 row",
-       fmt::format(
-           "{} times in that step; {:.1f} times over all steps up to it; 4,096 columns are Q, K and V, "
-           "2,048 of them K and V",
-           ratio, whole),
+       fmt::format("{} times in that step; {:.1f} times over all steps up to it", ratio, whole),
        fmt::format("rows of that pass: step 1 {}, step 2 {}", measured.rows_without_cache,
                    measured.rows_with_cache),
        verdict(512, 1, static_cast<double>(ratio)) + " for one step"},
@@ -177,8 +174,7 @@ std::vector<Claim> article_002(const Measurements& measured) {
        "holds of attention; the projections, most of the work in short contexts, cost O(n)"},
       {"per layer 2 x H x D x T x sizeof(float16), with H = 8, D = 128; in total x L x batch_size",
        "2 x 8 x 128 x 2 x 80", size(kv_bytes_per_token(llama), 'k') + " per token", "",
-       "holds for these values: 8 KV heads and a head_dim of 128, which the article calls attention heads "
-       "and hidden dimension. If T counts the tokens of the whole batch, x batch_size counts it twice"},
+       "holds if H are the KV heads, D the head_dim and T the tokens of one sequence"},
       {"Llama-3-70B, 32K tokens: ~10 GB", "32,768 x 327,680", size(kv_bytes(llama, 32768), 'G'), "",
        verdict({10, 1, 'G'}, kv_bytes(llama, 32768))},
       {"32K max, 2K average: 94% wasted", "1 - 2,048 / 32,768", percent(wasted_share(32768, 2048)), "",
@@ -397,9 +393,8 @@ std::vector<Claim> concurrency_claims(const Measurements& measured) {
           440, "paged sequences of 200 tokens", paged,
           fmt::format("step 3's manager admits {} and {}: a hundredth of the pool stays free for growth",
                       paged_admitted(kFourGB), paged_admitted(kFourGiB))),
-      {"2-4x more concurrent requests",
-       "2.2 and 4.3 times those of Orca (Oracle) and Orca (Max), the paper's section 6.2",
-       "1 / the share of the reservations that is used",
+      {"2-4x more concurrent requests", "reserved / used",
+       "2.2 and 4.3 times those of Orca (Oracle) and Orca (Max) in the paper's section 6.2",
        fmt::format("mixed requests in the memory of 8 reservations of 8,192: step 2 8, step 3 {}, step 4 {}",
                    admit_until_refused(step3, mixed), admit_until_refused(step4, mixed)),
        "holds for the paper's requests, not as a rule: its own example gives ~10x. The paper's own \"2-4x\" "
@@ -442,9 +437,9 @@ std::vector<Claim> demo_claims(const Measurements& measured) {
       {"240 to 250 ms per token: +4%", "250 / 240 - 1", percent(250 / 240.0 - 1), "see Times",
        verdict(4, 1, 100 * (250 / 240.0 - 1)) + " as arithmetic; as a cost, see the verdict in Times"},
       {"prefill of 6 tokens: 111 ms", "111 / 240",
-       "0.46 of a contiguous decode pass, which has less to compute", "",
-       "a time of the author's machine, which cannot be checked here. It does not fit the 240 ms of a pass "
-       "that computes less"},
+       "half the time of a decode pass, though a prefill of 6 tokens computes more", "",
+       "a time of the author's machine, which cannot be checked here. It does not fit the 240 ms of a decode "
+       "pass"},
       {"gather: O(seq_len x layers) copies; the fused kernel: none",
        "seq_len x 2 x kv_heads x head_dim x bytes, per layer", "1,023 tokens x 256 bytes",
        fmt::format("passes of 511 and 512 tokens, one layer of 256 bytes a token: gather copies {} bytes, "

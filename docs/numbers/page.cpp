@@ -13,7 +13,18 @@ namespace {
 
 constexpr const char* kIntroduction = R"(# The figures of the articles
 
-Five articles explain KV caches with figures.
+<!-- ./steps numbers writes this page: change docs/numbers instead. -->
+
+Five articles explain KV caches with figures:
+
+- 000: [petite-vllm Part 2: KV Cache & Paged Attention](https://kristenmcintosh.dev/writing/posts/petite-vllm-kv-cache-paged-attention/), a post of the blog kristenmcintosh.dev.
+- 001: PagedAttention in miniVLLM, a page of the [documentation of Wenyueh/MinivLLM](https://mintlify.com/Wenyueh/MinivLLM).
+- 002: [Building a Production-Grade KV Cache for LLM Inference](https://www.coddykit.com/pages/blog-detail?id=512853&slug=building-a-production-grade-kv-cache-for-llm-inference-from-naive-to-pagedattent), a post on coddykit.com.
+- 003: KV cache and PagedAttention: memory as the real bottleneck, a chapter of an online book.
+- 004: Part 3: Paged Attention, a post of a series.
+
+The addresses are those found in November 2026; of 003 and 004 only the text was at hand.
+
 Each table has a row for each figure: a few of the article's words, the arithmetic, the right value, what our programs report, and the verdict.
 
 For example, Article 000 says that 1,024 tokens of Qwen3-0.6B take ~114 MB.
@@ -33,8 +44,6 @@ Three kinds of figures are left out:
 - Numbers that claim nothing: sizes that an example chooses, options, line and chapter numbers, dates.
 - What an article says of other systems, and of designs that are not built here ([beyond](beyond.md)).
 - Faults of the articles' code; the chapters show them as the bugs you would write.
-
-`./steps numbers` writes this page; do not edit it.
 )";
 
 std::string claims_table(const Article& article) {

@@ -37,7 +37,8 @@ int main() try {
   cuda::scatter_kv(DType::f32, {new_k.data(), width, new_v.data(), width, tokens}, width, gpu_slots.data(),
                    k_pool.data(), v_pool.data(), device.stream());
   cuda::Attention attention(device, {.heads = 1, .kv_heads = 1, .head_dim = width}, DType::f32);
-  attention.begin(std::array{0, 1}, std::array{static_cast<std::int32_t>(tokens)});  // one row, the last
+  // Sequence 0 has the rows of q from 0 up to 1, which is one row, and its context is 5.
+  attention.begin(std::array{0, 1}, std::array{static_cast<std::int32_t>(tokens)});
   attention.run(pool, map, q.data(), width, out.data(), width);
 
   const auto gathered = on_gpu(std::vector<float>(tokens * width));
