@@ -110,6 +110,9 @@ MappedFile map_file(const std::filesystem::path& path, std::uint64_t least, cons
   const auto size = static_cast<std::size_t>(info.st_size);
   if (size < least) fail(fmt::format("{} bytes are too few for {}", size, short_of_what));
   void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (memory == MAP_FAILED && errno == ENOMEM)
+    throw RunError(fmt::format("{}: no address space for its {} bytes; raise the limit (ulimit -v)",
+                               path.string(), size));
   if (memory == MAP_FAILED) fail(std::string("cannot be mapped: ") + std::strerror(errno));
   const auto owner = std::make_shared<Owner>(memory, size, path);
   return {{owner, static_cast<const std::byte*>(memory)}, size};

@@ -19,6 +19,7 @@ struct MappedFile {
 /// Maps a regular file of at least `least` bytes.
 /// @throws InputError "<path>: <reason>": it does not exist, is not a regular file, is unreadable, or is
 /// shorter than `least`; `short_of_what` then says what is too short.
+/// @throws RunError when the program has no address space left for it.
 [[nodiscard]] MappedFile map_file(const std::filesystem::path& path, std::uint64_t least,
                                   const char* short_of_what);
 

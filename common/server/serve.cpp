@@ -103,10 +103,11 @@ int serve(Step step, const Options& options, const MakeCache& make_cache) {
   // The standard library and Boost have an error each for a thread that the system refuses.
   const auto refuse_if_no_thread = [](int error, const std::string& message) {
     if (error != EAGAIN) return;
-    throw RunError(
-        fmt::format("the system gives this program no more threads ({}); a server needs five, and those of "
-                    "--threads: end other programs of this user, or raise its limit (ulimit -u)",
-                    message));
+    throw RunError(fmt::format(
+        "the system gives this program no more threads ({}); a server needs five, and those of "
+        "--threads: end other programs of this user, or raise its limits (ulimit -u; -v, since each "
+        "thread has a stack)",
+        message));
   };
   try {
     return run_server(step, options, make_cache);

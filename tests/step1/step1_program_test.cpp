@@ -588,5 +588,17 @@ TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
   EXPECT_NE(result.err.find("use --threads"), std::string::npos) << result.err;
 }
 
+TEST(Step1Program, FailsWhereItsAddressSpaceCannotHoldTheWeights) {
+  const CheckpointCopy model;
+  std::filesystem::resize_file(model / "model.safetensors",
+                               std::uint64_t{8} << 30);  // most of it takes no room
+  const std::string program = std::filesystem::path(BINARY_DIR) / "step1_no_cache";
+  const ProgramResult result = run_program(
+      "/bin/sh", {"-c", "ulimit -v 4000000; exec \"$0\" --ids 1 --model \"$1\"", program, model.path()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.err, "error: " + (model / "model.safetensors").string() +
+                            ": no address space for its 8589934592 bytes; raise the limit (ulimit -v)\n");
+}
+
 }  // namespace
 }  // namespace kvcache
