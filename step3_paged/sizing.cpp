@@ -3,6 +3,7 @@
 #include "step3_paged/sizing.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/error.h"
 #include "common/cli/machine.h"
@@ -100,6 +101,12 @@ PagedShape paged_shape(const Program& program) {
   check_holds_a_block(program, shape, memory);
   shape.blocks = wanted_blocks(program, shape, memory.bytes);
   check_fits("a pool", shape.blocks, shape, memory);
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (shape.blocks > most)
+    throw InputError(
+        fmt::format("a pool of {} blocks is more than ids of 32 bits can name; ask for at most {}, "
+                    "or give a larger --block-size",
+                    shape.blocks, most));
   return shape;
 }
 

@@ -352,10 +352,11 @@ class StepsScript(unittest.TestCase):
 
     def test_compare_without_a_stdin_reads_no_prompt_from_it(self):
         for name in ("-", "/dev/stdin"):
-            words = f"exec <&-; ./steps compare --prompt-file {name}"
-            ran = subprocess.run(["bash", "-c", words], cwd=self.folder, env=self.environment(), capture_output=True, text=True)
-            self.assertEqual((ran.returncode, ran.stdout, ran.stderr),
-                             (2, "", f"error: --prompt-file {name}: stdin is closed; give a file or a pipe\n"))
+            for stdin, what in (("<&-", "closed"), ("</", "a folder")):
+                words = f"exec {stdin}; ./steps compare --prompt-file {name}"
+                ran = subprocess.run(["bash", "-c", words], cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+                self.assertEqual((ran.returncode, ran.stdout, ran.stderr),
+                                 (2, "", f"error: --prompt-file {name}: stdin is {what}; give a file or a pipe\n"))
 
     def test_compare_copies_for_every_step_what_can_be_read_only_once(self):
         for step in STEPS:

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "common/base/error.h"
 #include "common/cli/machine.h"
 #include "tests/support/reference_model.h"
@@ -82,6 +84,15 @@ TEST_F(PoolSize, MayBeAllTheMemoryThereIsAndNoBlockMore) {
   EXPECT_EQ(blocks(), 10);
   ask(1, 11);
   EXPECT_THROW(blocks(), InputError);
+}
+
+TEST_F(PoolSize, HasNoMoreBlocksThanIdsCanName) {
+  ask(1);
+  program_.memory = std::numeric_limits<std::int64_t>::max();  // as where the system tells of none
+  program_.options.kv_memory_bytes = (std::int64_t{1} << 31) * block_bytes();
+  EXPECT_THROW(blocks(), InputError);
+  *program_.options.kv_memory_bytes -= 1;
+  EXPECT_EQ(blocks(), std::numeric_limits<std::int32_t>::max());
 }
 
 TEST(HostTierSize, MayBeAllTheMemoryThereIsAndNoBlockMore) {
