@@ -4,12 +4,13 @@
 
 #include <vector>
 
-#include "common/cuda/scatter.h"
+#include "common/cuda/rotate_and_store.h"
 
 namespace kvcache {
 
 CudaNoCacheStore::CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device)
     : dtype_(dtype),
+      head_dim_(config.head_dim),
       width_(config.kv_width()),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
@@ -23,14 +24,12 @@ void CudaNoCacheStore::begin(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
-void CudaNoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(), k_.data(),
-                   v_.data(), device_.stream());
-}
-
-void CudaNoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
-  attention_.run({k_.data(), v_.data()}, {.first_slot = first_slots_.data()}, q.data, q.stride, out.data,
-                 out.stride);
+void CudaNoCacheStore::store_and_attend(std::int64_t, const HeadSettings& heads, const NewRows& rows,
+                                        Matrix& out) {
+  cuda::rotate_and_store(dtype_, heads, head_dim_, rows, slots_.data(), k_.data(), v_.data(),
+                         device_.stream());
+  attention_.run({k_.data(), v_.data()}, {.first_slot = first_slots_.data()}, rows.q.data, rows.q.stride,
+                 out.data, out.stride);
 }
 
 }  // namespace kvcache

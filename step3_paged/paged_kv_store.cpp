@@ -17,6 +17,7 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       dtype_(dtype),
       settings_(settings),
       threads_(threads),
+      attention_shape_{config.heads, config.kv_heads, config.head_dim},
       row_bytes_(config.kv_width() * size_of(dtype)),
       block_bytes_(shape.block_size * row_bytes_),
       layer_bytes_(shape.blocks * block_bytes_),
@@ -37,23 +38,20 @@ void PagedKvStore::begin(const PassPlan& plan) {
   }
 }
 
-void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cpu::scatter_rows(k, plan_->slots, dtype_, k_layer(layer));
-  cpu::scatter_rows(v, plan_->slots, dtype_, v_layer(layer));
-}
-
-void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
-  const cpu::KvRows rows{dtype_, k_layer(layer), v_layer(layer)};
+void PagedKvStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                    Matrix& out) {
+  cpu::rotate_and_store(heads, config_.head_dim, rows, plan_->slots, dtype_, k_layer(layer), v_layer(layer),
+                        threads_);
+  const cpu::KvRows stored{dtype_, k_layer(layer), v_layer(layer)};
   if (settings_.attention == AttentionPath::gather) {
-    attend_gathered(heads, rows, q, out);
+    attend_gathered(stored, rows.q, out);
   } else {
-    cpu::attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    cpu::attention(attention_shape_, stored, sequences_, rows.q.row(0), out.row(0), rows.q.stride, dtype_,
+                   threads_);
   }
 }
 
-void PagedKvStore::attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q,
-                                   Matrix& out) {
+void PagedKvStore::attend_gathered(const cpu::KvRows& rows, const Matrix& q, Matrix& out) {
   for (const cpu::AttentionSequence& paged : sequences_) {
     const auto bytes = static_cast<std::size_t>(paged.context * row_bytes_);
     if (gathered_k_.size() < bytes) {
@@ -65,8 +63,8 @@ void PagedKvStore::attend_gathered(const AttentionShape& heads, const cpu::KvRow
     gathered_bytes_ += 2 * paged.context * row_bytes_;
     const cpu::AttentionSequence contiguous{paged.row_begin, paged.row_end, paged.context,
                                             cpu::SlotMap{}};  // contiguous from row 0
-    cpu::attention(heads, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1}, q.row(0),
-                   out.row(0), q.stride, dtype_, threads_);
+    cpu::attention(attention_shape_, {dtype_, gathered_k_.data(), gathered_v_.data()}, {&contiguous, 1},
+                   q.row(0), out.row(0), q.stride, dtype_, threads_);
   }
 }
 

@@ -31,8 +31,8 @@ class PagedKvStore : public KvStore {
                ThreadPool& threads);
 
   void begin(const PassPlan& plan) override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
   std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
@@ -52,13 +52,14 @@ class PagedKvStore : public KvStore {
  private:
   void fill(std::int32_t block);
   void copy(const BlockCopy& blocks);
-  void attend_gathered(const AttentionShape& heads, const cpu::KvRows& rows, const Matrix& q, Matrix& out);
+  void attend_gathered(const cpu::KvRows& rows, const Matrix& q, Matrix& out);
 
   const ModelConfig& config_;
   PagedShape shape_;
   DType dtype_;
   Settings settings_;
   ThreadPool& threads_;
+  AttentionShape attention_shape_;
   std::int64_t row_bytes_, block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   ReservedMemory k_, v_;                                // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;

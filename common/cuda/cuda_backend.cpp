@@ -8,10 +8,6 @@
 namespace kvcache::cuda {
 namespace {
 
-Rows rows_of(const Matrix& matrix) {
-  return {matrix.data, matrix.rows, matrix.cols, matrix.stride};
-}
-
 /// `cols` columns of `matrix` from `first` on, of numbers of `size` bytes.
 Matrix columns(const Matrix& matrix, std::int64_t first, std::int64_t cols, std::int64_t size) {
   Matrix part = matrix;
@@ -49,11 +45,6 @@ void CudaBackend::embed(const Weight& table, std::span<const std::int32_t> ids, 
   cuda::embed(dtype_, table.data, token_ids_(ids, device_->stream()), rows_of(out), device_->stream());
 }
 
-void CudaBackend::add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) {
-  resize(out, x.rows, x.cols);
-  cuda::add_and_norm(dtype_, rows_of(x), rows_of(delta), weight.data, eps, rows_of(out), device_->stream());
-}
-
 bool CudaBackend::lie_together(std::span<const Product> products) const {
   for (std::size_t n = 1; n < products.size(); ++n) {
     const Projection& before = *products[n - 1].projection;
@@ -75,9 +66,9 @@ void CudaBackend::multiply(const Matrix& x, const Projection& projection, const 
                    out.cols, biased);
 }
 
-void CudaBackend::project(const Matrix& x, std::span<const Product> products) {
+void CudaBackend::multiply_all(const Matrix& x, std::span<const Product> products) {
   if (!lie_together(products)) {
-    for (const Product& product : products) project(x, {&product, 1});
+    for (const Product& product : products) multiply_all(x, {&product, 1});
     return;
   }
   std::int64_t cols = 0;
@@ -95,24 +86,40 @@ void CudaBackend::project(const Matrix& x, std::span<const Product> products) {
   all.cols = products[0].projection->weight.rows;
 }
 
-void CudaBackend::set_positions(std::span<const std::int32_t> positions,
-                                std::span<const float> inverse_frequencies) {
+void CudaBackend::norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) {
+  resize(normed_, x.rows, x.cols);
+  norm_rows(dtype_, rows_of(x), norm.weight.data, norm.eps, rows_of(normed_), device_->stream());
+  multiply_all(normed_, products);
+}
+
+void CudaBackend::norm_and_gate(const Matrix& x, const Norm& norm, const Projection& gate,
+                                const Projection& up, Matrix& out) {
+  const Product products[] = {{&gate, &gate_}, {&up, &up_}};
+  norm_and_project(x, norm, products);
+  resize(out, x.rows, gate.weight.rows);
+  swiglu(dtype_, rows_of(gate_), rows_of(up_), rows_of(out), device_->stream());
+}
+
+void CudaBackend::project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) {
+  if (!projection.bias.present()) {  // cuBLAS can add one thing
+    cublas_.multiply(dtype_, x.data, x.stride, projection.weight.data, sum.data, sum.stride, x.rows, x.cols,
+                     sum.cols, /*add=*/true);
+    return;
+  }
+  resize(product_, x.rows, sum.cols);
+  multiply(x, projection, rows_of(product_), /*biased=*/true);
+  add_rows(dtype_, rows_of(product_), rows_of(sum), device_->stream());
+}
+
+Rotation CudaBackend::set_positions(std::span<const std::int32_t> positions,
+                                    std::span<const float> inverse_frequencies) {
   const std::int64_t rows = std::ssize(positions), half = std::ssize(inverse_frequencies);
   cosines_.reserve(rows * half, "the rotation of a pass");
   sines_.reserve(rows * half, "the rotation of a pass");
   rotation_table(positions_(positions, device_->stream()),
                  inverse_frequencies_(inverse_frequencies, device_->stream()), rows, half, cosines_.data(),
                  sines_.data(), device_->stream());
-}
-
-void CudaBackend::norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) {
-  cuda::norm_and_rotate(dtype_, rows_of(x), head_dim, norm.data, eps, cosines_.data(), sines_.data(),
-                        device_->stream());
-}
-
-void CudaBackend::swiglu(const Matrix& gate, const Matrix& up, Matrix& out) {
-  resize(out, gate.rows, gate.cols);
-  cuda::swiglu(dtype_, rows_of(gate), rows_of(up), rows_of(out), device_->stream());
+  return {cosines_.data(), sines_.data()};
 }
 
 void CudaBackend::select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) {

@@ -62,27 +62,23 @@ class TwinStores final : public KvStore {
       store->begin(plan);
     contiguous_.begin(plan.row_begin, plan.context_len);
   }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override {
-    cpu.write(layer, k, v);
-    const Matrix gpu_k = matrix_on_gpu(k, dtype_, device_), gpu_v = matrix_on_gpu(v, dtype_, device_);
-    paged.write(layer, gpu_k, gpu_v);
-    gathered.write(layer, gpu_k, gpu_v);
-    device_.synchronize();  // k and v go
-  }
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override {
-    cpu.attend(layer, q, out);
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& new_rows,
+                        Matrix& out) override {
+    cpu.store_and_attend(layer, heads, new_rows, out);
     const std::int64_t rows = plan_->row_begin.back();  // without padding
-    const Matrix gpu_q = matrix_on_gpu(q, dtype_, device_);
+    Matrix q = matrix_on_gpu(new_rows.q, dtype_, device_), k = matrix_on_gpu(new_rows.k, dtype_, device_);
+    const Matrix v = matrix_on_gpu(new_rows.v, dtype_, device_);
     const Matrix nan = MadeUpLayers::matrix_of(q.rows, q.cols);
     const auto answer_of = [&](auto attend) {
       Matrix answer = matrix_on_gpu(nan, dtype_, device_);
-      attend(gpu_q, answer);
+      attend(answer);
       return rows_of(answer, rows, dtype_, device_);
     };
-    const Bytes of_paged = answer_of([&](const Matrix& x, Matrix& y) { paged.attend(layer, x, y); });
-    const Bytes of_gathered = answer_of([&](const Matrix& x, Matrix& y) { gathered.attend(layer, x, y); });
-    const Bytes of_contiguous =
-        answer_of([&](const Matrix& x, Matrix& y) { attend_contiguous(layer, x, y); });
+    const auto stored_in = [&](KvStore& store) {
+      return answer_of([&](Matrix& answer) { store.store_and_attend(layer, heads, {q, k, v}, answer); });
+    };
+    const Bytes of_paged = stored_in(paged), of_gathered = stored_in(gathered);
+    const Bytes of_contiguous = answer_of([&](Matrix& answer) { attend_contiguous(layer, q, answer); });
     EXPECT_TRUE(of_paged == of_contiguous) << "through the block table, layer " << layer;
     EXPECT_TRUE(of_gathered == of_contiguous) << "gathered first, layer " << layer;
     expect_near(of_paged, out, rows);
@@ -416,11 +412,11 @@ TEST_F(CudaPagedKvStoreTest, TwoBatchesInTurnWithoutEverWaitingHaveTheAnswersOfW
           matrix_on_gpu(MadeUpLayers::matrix_of(kPasses * kMostRows, model.q_width()), DType::f32, device());
       for (std::int64_t pass = 0; pass < kPasses; ++pass) {
         store.begin(plans[static_cast<std::size_t>(pass)]);
-        store.write(0, part(pass, model.q_width(), model.kv_width()),
-                    part(pass, model.q_width() + model.kv_width(), model.kv_width()));
+        Matrix q = part(pass, 0, model.q_width()), k = part(pass, model.q_width(), model.kv_width());
+        const Matrix v = part(pass, model.q_width() + model.kv_width(), model.kv_width());
         Matrix rows = out;
         rows.data = static_cast<float*>(out.data) + pass * kMostRows * out.stride;
-        store.attend(0, part(pass, 0, model.q_width()), rows);
+        store.store_and_attend(0, {}, {q, k, v}, rows);
         store.end();
         if (wait) device().synchronize();
       }
