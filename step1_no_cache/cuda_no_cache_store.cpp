@@ -4,13 +4,10 @@
 
 #include <vector>
 
-#include "common/cuda/rotate_and_store.h"
-
 namespace kvcache {
 
 CudaNoCacheStore::CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device)
     : dtype_(dtype),
-      head_dim_(config.head_dim),
       width_(config.kv_width()),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype) {}
@@ -26,10 +23,8 @@ void CudaNoCacheStore::begin(const PassPlan& plan) {
 
 void CudaNoCacheStore::store_and_attend(std::int64_t, const HeadSettings& heads, const NewRows& rows,
                                         Matrix& out) {
-  cuda::rotate_and_store(dtype_, heads, head_dim_, rows, slots_.data(), k_.data(), v_.data(),
-                         device_.stream());
-  attention_.run({k_.data(), v_.data()}, {.first_slot = first_slots_.data()}, rows.q.data, rows.q.stride,
-                 out.data, out.stride);
+  attention_.store_and_run(heads, rows, slots_.data(), k_.data(), v_.data(),
+                           {.first_slot = first_slots_.data()}, out);
 }
 
 }  // namespace kvcache

@@ -23,7 +23,6 @@ class CudaNoCacheStore final : public KvStore {
 
  private:
   DType dtype_;
-  std::int64_t head_dim_;
   std::int64_t width_;  // numbers of a K or V row: kv_heads * head_dim
   const cuda::Device& device_;
   cuda::Attention attention_;

@@ -4,15 +4,11 @@
 
 #include <vector>
 
-#include "common/cuda/rotate_and_store.h"
-
 namespace kvcache {
 
 CudaFlatCacheStore::CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
                                        const cuda::Device& device)
-    : dtype_(dtype),
-      head_dim_(config.head_dim),
-      layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
+    : layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype),
       k_(config.layers * layer_bytes_, "the flat cache"),
@@ -38,11 +34,8 @@ std::vector<std::int64_t> CudaFlatCacheStore::launch_key() const {
 
 void CudaFlatCacheStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
                                           Matrix& out) {
-  std::byte* const k = k_.data() + layer * layer_bytes_;
-  std::byte* const v = v_.data() + layer * layer_bytes_;
-  cuda::rotate_and_store(dtype_, heads, head_dim_, rows, slots_.data(), k, v, device_.stream());
-  attention_.run({k, v}, {.first_slot = first_slots_.data()}, rows.q.data, rows.q.stride, out.data,
-                 out.stride);
+  attention_.store_and_run(heads, rows, slots_.data(), k_.data() + layer * layer_bytes_,
+                           v_.data() + layer * layer_bytes_, {.first_slot = first_slots_.data()}, out);
 }
 
 }  // namespace kvcache

@@ -27,8 +27,6 @@ class CudaFlatCacheStore final : public KvStore {
                         Matrix& out) override;
 
  private:
-  DType dtype_;
-  std::int64_t head_dim_;
   std::int64_t layer_bytes_;  // of K, or of V
   const cuda::Device& device_;
   cuda::Attention attention_;

@@ -64,4 +64,11 @@ struct HeadSettings {
   Rotation rotation;  ///< of the heads of both
 };
 
+/// Queries, keys and values of a pass's tokens in one layer, as their projections give them.
+struct NewRows {
+  Matrix& q;        ///< [tokens, heads * head_dim]; its heads are normalised and rotated in place
+  Matrix& k;        ///< [tokens, kv_heads * head_dim], as q
+  const Matrix& v;  ///< [tokens, kv_heads * head_dim]
+};
+
 }  // namespace kvcache

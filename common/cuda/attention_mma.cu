@@ -8,6 +8,8 @@
 /// Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma.cuh"
+#include "common/cuda/heads.cuh"
+#include "common/cuda/move_rows.cuh"
 
 namespace kvcache::cuda {
 namespace {
@@ -70,6 +72,54 @@ __device__ void merge_warps(const AttentionPass& pass, const AttentionTile& tile
   }
 }
 
+/// A row's queries of one KV head, and its own key and value, made ready.
+template <typename T, int D>
+struct FreshRow {
+  alignas(16) T q[kTileQueries][D + 8];  // + 8: rows that are read together lie in different banks
+  alignas(16) T k[D], v[D];
+};
+
+/// A warp stores the row's key, which is ready in `fresh`, and its value.
+template <typename T, int D>
+__device__ void store_own(const AttentionPass& pass, std::int64_t row, int kv_head, FreshRow<T, D>& fresh) {
+  const NewHeads& heads = pass.fresh;
+  const T* value = static_cast<const T*>(heads.v) + row * heads.v_stride + kv_head * D;
+  const std::int64_t slot = heads.slots[row], at = (slot * pass.kv_heads + kv_head) * D;
+  const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
+  __syncwarp();
+  for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) {
+    fresh.v[d] = value[d];
+    keep(reinterpret_cast<std::uint16_t&>(fresh.k[d]), reinterpret_cast<std::uint16_t&>(fresh.v[d]));
+    if (slot < 0) continue;
+    static_cast<T*>(heads.k_store)[at + d] = fresh.k[d];
+    static_cast<T*>(heads.v_store)[at + d] = fresh.v[d];
+  }
+}
+
+/// Normalises and rotates the tile's queries. The thread block that attends to the row's own position also
+/// makes the row's key ready, and stores it and the value.
+template <typename T, int D>
+__device__ void prepare(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
+                        FreshRow<T, D>& fresh) {
+  const NewHeads& heads = pass.fresh;
+  const auto make_ready = [&](const T* from, const void* norm, float eps, T* to) {
+    WarpHead<T, D> head(from, D);
+    head.normalise(static_cast<const T*>(norm), eps);
+    head.rotate(heads.rotation, tile.row);
+    head.store(to);
+  };
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == kWarps - 1 && tile.end == tile.visible) {
+    make_ready(static_cast<const T*>(heads.k) + tile.row * heads.k_stride + kv_head * D, heads.k_norm,
+               heads.k_eps, fresh.k);
+    store_own(pass, tile.row, kv_head, fresh);
+  }
+  for (int n = warp; n < tile.queries; n += kWarps) {
+    make_ready(static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, n, pass.q_stride),
+               heads.q_norm, heads.q_eps, fresh.q[n]);
+  }
+}
+
 /// The queries of one row and KV head, over one part of the row's positions. Warp w takes the tiles w, w + 4,
 /// ... of 16 keys. As soon as a tile's K is scored, the copy of a later K into its place starts; the same for
 /// V as soon as it is added.
@@ -79,16 +129,21 @@ __global__ __launch_bounds__(32 * kWarps,
 #if __CUDA_ARCH__ >= 800
   using S = Sizes<D>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
-  const AttentionTile& tile = pass.tiles[blockIdx.x / pass.kv_heads];
+  __shared__ FreshRow<T, D> fresh;
+  start_next_kernel();
+  const AttentionTile tile = pass.tiles[blockIdx.x / pass.kv_heads];
   if (tile.row < 0) return;
   const int kv_head = static_cast<int>(blockIdx.x) % pass.kv_heads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const bool prepares = pass.fresh.k != nullptr;
+  const int own = prepares ? tile.visible - 1 : tile.end;  // the position that comes from `fresh`
   const T* k_rows = static_cast<const T*>(pass.rows.k);
   const T* v_rows = static_cast<const T*>(pass.rows.v);
 
   const auto first_key = [&](int turn) { return tile.begin + (turn * kWarps + warp) * kTileKeys; };
   const auto offset_of = [&](int turn) {
-    return kv_offset(pass, tile, kv_head, first_key(turn) + lane % kTileKeys);
+    const int position = first_key(turn) + lane % kTileKeys;
+    return position == own ? -1 : kv_offset(pass, tile, kv_head, position);
   };
   const std::uint32_t ring = shared_address(shared_bytes) + warp * S::stages * 2 * S::tile_bytes;
   const auto k_tile = [&](int turn) { return ring + turn % S::stages * 2 * S::tile_bytes; };
@@ -96,6 +151,14 @@ __global__ __launch_bounds__(32 * kWarps,
   const auto copy = [&](std::uint32_t to, const T* from, int turn, std::int64_t offset) {
     if (first_key(turn) < tile.end) copy_tile<T, D>(to, from, offset);
     commit_copies();  // an empty group too: the number of groups on their way stays the same
+  };
+
+  /// Puts the row's own key or value into its place, once the tile around it has arrived.
+  const auto put_own = [&](std::uint32_t tile_address, int turn, const T* numbers) {
+    const int key = own - first_key(turn);
+    if (!prepares || key < 0 || key >= kTileKeys) return;
+    if (lane < D / 8) store_pack(tile_address + place<D>(key, lane), numbers + lane * 8);
+    __syncwarp();
   };
 
   std::int64_t offsets[S::stages];  // all lookups are under way before the first copy starts
@@ -106,11 +169,17 @@ __global__ __launch_bounds__(32 * kWarps,
     copy(k_tile(turn), k_rows, turn, offsets[turn]);
     copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
+  // Earlier passes stored all that is on its way. The row itself comes from the kernel before.
+  wait_for_earlier_kernels();
+  if (prepares) prepare<T, D>(pass, tile, kv_head, fresh);
+  __syncthreads();
   WarpQueries<T, D> queries;
   const T* q[2];
   for (int row = 0; row < 2; ++row) {
     const int query = min(lane / 4 + row * 8, tile.queries - 1);  // rows without a query repeat the last one
-    q[row] = static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, query, pass.q_stride);
+    q[row] = prepares
+                 ? fresh.q[query]
+                 : static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, query, pass.q_stride);
   }
   queries.load(q);
 
@@ -122,6 +191,7 @@ __global__ __launch_bounds__(32 * kWarps,
     float scores[kTileKeys / 8][4];
     wait_for_copies<kPending>();
     __syncwarp();
+    put_own(k_tile(turn), turn, fresh.k);
     queries.template score<kTileKeys>(k_tile(turn), scores);
     __syncwarp();
     copy(k_tile(turn), k_rows, turn + S::stages, ahead);
@@ -132,6 +202,7 @@ __global__ __launch_bounds__(32 * kWarps,
 
     wait_for_copies<kPending>();
     __syncwarp();
+    put_own(v_tile(turn), turn, fresh.v);
     queries.template add_values<kTileKeys>(scores, v_tile(turn));
     __syncwarp();
     copy(v_tile(turn), v_rows, turn + S::stages, ahead);
@@ -223,15 +294,16 @@ using Kernel = void (*)(AttentionPass);
 
 /// @param name  of the kernel, for the error
 /// @param shared_bytes  of a thread block
+/// @param overlaps  the kernel starts while the one before it runs
 void launch_tiles(const char* name, Kernel kernel, int shared_bytes, const AttentionPass& pass,
-                  std::int64_t tiles, cudaStream_t stream) {
+                  std::int64_t tiles, cudaStream_t stream, bool overlaps = false) {
   if (tiles == 0) return;
   // Otherwise the first-level cache may keep so much that fewer thread blocks fit.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         name);
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kWarps),
-                          static_cast<std::size_t>(shared_bytes)};
+                          static_cast<std::size_t>(shared_bytes), overlaps};
   launch(name, kernel, shape, stream, pass);
 }
 
@@ -256,8 +328,10 @@ bool tensor_core_kernels_are_built() {
 
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
+    // Without new heads, the kernel before has just stored keys that this one would read too early.
     launch_tiles("attention_mma_decode", attention_mma_decode<T, D>, Sizes<D>::decode_bytes, pass, tiles,
-                 stream);
+                 stream,
+                 /*overlaps=*/pass.fresh.k != nullptr);
   });
 }
 

@@ -57,6 +57,14 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
+/// Stores 16 bytes in shared memory.
+__device__ inline void store_pack(std::uint32_t to, const void* from) {
+  const uint4 pack = *static_cast<const uint4*>(from);
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(pack.x), "r"(pack.y), "r"(pack.z),
+               "r"(pack.w)
+               : "memory");
+}
+
 /// Loads four 8 x 8 matrices of 16-bit numbers. Lane l gives the address of row l % 8 of matrix l / 8, and
 /// gets the numbers 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix.
 __device__ inline void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {

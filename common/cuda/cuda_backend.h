@@ -7,6 +7,7 @@
 
 #include "common/cuda/cublas.h"
 #include "common/cuda/device.h"
+#include "common/cuda/few_rows.h"
 #include "common/cuda/kernels.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/recorded_passes.h"
@@ -16,8 +17,8 @@
 namespace kvcache::cuda {
 
 /// Activations and weights are numbers of one type on the GPU; sums are float32. Work is queued in the
-/// device's stream; only `read` and `pick` wait for it. A row's result depends on that row alone, bit for
-/// bit, except in cuBLAS's products.
+/// device's stream; only `read` and `pick` wait for it. Few rows are multiplied by the kernels of few_rows.h,
+/// many by cuBLAS. A row's result depends on that row alone, bit for bit, except in cuBLAS's products.
 class CudaBackend final : public Backend {
  public:
   /// @param dtype  of activations and weights (upload_weights)
@@ -46,7 +47,10 @@ class CudaBackend final : public Backend {
   static std::int64_t padded_stride(std::int64_t cols) { return (cols + 7) / 8 * 8; }
   bool lie_together(std::span<const Product> products) const;
   void multiply(const Matrix& x, const Projection& projection, const Rows& out, bool biased);
-  void multiply_all(const Matrix& x, std::span<const Product> products);
+  const Matrix& normed(const Matrix& x, const Norm& norm);
+  /// Computes the product by the kernels of few_rows.h, if they take it.
+  bool try_few_rows(FewRowsKind kind, const Matrix& x, const Norm& norm, const Projection& projection,
+                    const Projection& up, const Matrix& out) const;
 
   DType dtype_;
   std::shared_ptr<const Device> device_;

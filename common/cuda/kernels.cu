@@ -1,7 +1,7 @@
 /// @file
 /// See kernels.h. These kernels move memory and compute little. Where rows are aligned to 16 bytes, a thread
 /// takes 16 bytes at a time.
-#include "common/cuda/attention_work.h"
+#include "common/cuda/heads.cuh"
 #include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
 
@@ -113,42 +113,15 @@ __global__ void rotation_table_kernel(const std::int32_t* positions, const float
 template <typename T>
 __global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t heads,
                                        std::int64_t total_heads, int head_dim, const T* norm, float eps,
-                                       const float* cosines, const float* sines) {
-  constexpr int kPairs = kMostHeadDim / 2 / kWarp;  // that one thread holds of the largest head
+                                       Rotation rotation) {
   const std::int64_t head = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (head >= total_heads) return;
   const std::int64_t row = head / heads;
   T* numbers = x + row * stride + head % heads * head_dim;
-  const int half = head_dim / 2, lane = threadIdx.x % kWarp;
-
-  float first[kPairs], second[kPairs], squares = 0;
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    const int d = lane + pair * kWarp;
-    first[pair] = d < half ? to_float(numbers[d]) : 0;
-    second[pair] = d < half ? to_float(numbers[d + half]) : 0;
-    squares = fmaf(first[pair], first[pair], squares);
-    squares = fmaf(second[pair], second[pair], squares);
-  }
-  if (norm != nullptr) {
-    const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + eps);
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = lane + pair * kWarp;
-      if (d >= half) continue;
-      first[pair] = to_float(from_float<T>(first[pair] * scale * to_float(norm[d])));
-      second[pair] = to_float(from_float<T>(second[pair] * scale * to_float(norm[d + half])));
-    }
-  }
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    const int d = lane + pair * kWarp;
-    if (d >= half) continue;
-    const float cosine = cosines == nullptr ? 1 : cosines[row * half + d];
-    const float sine = cosines == nullptr ? 0 : sines[row * half + d];
-    numbers[d] = from_float<T>(first[pair] * cosine - second[pair] * sine);
-    numbers[d + half] = from_float<T>(second[pair] * cosine + first[pair] * sine);
-  }
+  WarpHead<T, kMostHeadDim> in_registers(numbers, head_dim);
+  in_registers.normalise(norm, eps);
+  in_registers.rotate(rotation, row);
+  in_registers.store(numbers);
 }
 
 template <typename T, int N>
@@ -205,6 +178,15 @@ bool kernels_are_built() {
   return built;
 }
 
+bool kernels_can_overlap() {
+  static const bool can = [] {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, rotation_table_kernel), "looking for the kernels");
+    return attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90;
+  }();
+  return can;
+}
+
 void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream) {
   with_number_type(dtype, [&]<typename T>() {
     launch("embed", embed_kernel<T>, grid_of(out, kThreads), stream, static_cast<const T*>(table), ids,
@@ -243,7 +225,7 @@ void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const No
   with_number_type(dtype, [&]<typename T>() {
     launch("norm_and_rotate", norm_and_rotate_kernel<T>, {blocks, kThreads}, stream, static_cast<T*>(x.data),
            x.stride, heads, x.rows * heads, static_cast<int>(head_dim),
-           reinterpret_cast<const T*>(norm.weight.data), norm.eps, rotation.cosines, rotation.sines);
+           reinterpret_cast<const T*>(norm.weight.data), norm.eps, rotation);
   });
 }
 

@@ -1,6 +1,6 @@
 /// @file
-/// The first half of a layer's work in a store on the GPU: heads are normalised and rotated, and K and V go to
-/// their slots. The second half is attention (attention.h). Chapter: step3_paged/README.md.
+/// The first half of a layer's work in a store on the GPU: heads are normalised and rotated, and K and V go
+/// to their slots. The second half is attention (attention.h). Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
-#include "common/kv/kv_store.h"
+#include "common/base/matrix.h"
 
 namespace kvcache::cuda {
 

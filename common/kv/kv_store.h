@@ -11,13 +11,6 @@
 
 namespace kvcache {
 
-/// Queries, keys and values of a pass's tokens in one layer, as their projections give them.
-struct NewRows {
-  Matrix& q;        ///< [tokens, heads * head_dim]; its heads are normalised and rotated in place
-  Matrix& k;        ///< [tokens, kv_heads * head_dim], as q
-  const Matrix& v;  ///< [tokens, kv_heads * head_dim]
-};
-
 /// Holds K and V of all layers, at the slots that plans name. A pass calls `begin`, then `store_and_attend`
 /// for each layer, then `end`.
 class KvStore {

@@ -148,8 +148,8 @@ TEST_F(CudaBackend, NormalisesAndAddsAsTheCpuDoes) {
 TEST_F(CudaBackend, ProjectsAsTheCpuDoesWithAndWithoutBias) {
   for (const DType dtype : types()) {
     use(dtype);
-    for (const std::int64_t in : {8, 64, 200}) {
-      for (const std::int64_t rows : {1, 5, 70}) {
+    for (const std::int64_t in : {8, 64, 200, 256, 1280}) {  // the last two fit the kernels for few rows
+      for (const std::int64_t rows : {1, 5, 16, 70}) {
         const Both x = matrices(rows, in, 5);
         const BothWeights gain = weights(1, in, 4);
         for (const bool biased : {false, true}) {
@@ -297,6 +297,54 @@ TEST_F(CudaBackend, ARowsResultIsTheSameAloneAndAmongOthers) {
     cuda::norm_rows(dtype_, cuda::rows_of(one), gain.gpu.data, 1e-5F, cuda::rows_of(out), stream());
     EXPECT_EQ(read(*gpu_, out),
               std::vector<float>(together.begin() + row * kWidth, together.begin() + (row + 1) * kWidth));
+  }
+}
+
+/// Up to 16 rows are multiplied by kernels of our own, more by cuBLAS.
+TEST_F(CudaBackend, FewRowsHaveTheSameBitsAtEveryNumberOfRowsAndNearThemBeyond) {
+  constexpr std::int64_t kIn = 768, kOuts = 48, kFew = 16;
+  for (const DType dtype : types()) {
+    if (dtype == DType::f32) continue;
+    use(dtype);
+    const Matrix x = matrices(kFew + 1, kIn, 31).gpu, before = matrices(kFew + 1, kOuts, 32).gpu;
+    const Norm norm{weights(1, kIn, 33).gpu, 1e-6F};
+    for (const bool biased : {false, true}) {
+      const Weight bias = biased ? weights(1, kOuts, 34).gpu : Weight{};
+      const Projection first{weights(kOuts, kIn, 35).gpu, bias}, second{weights(kOuts, kIn, 36).gpu, bias};
+      /// The results of all three operations with some rows from `begin` on.
+      const auto results = [&](std::int64_t begin, std::int64_t rows) {
+        const auto part = [&](const Matrix& of) {
+          Matrix some = of;
+          some.data = static_cast<std::byte*>(of.data) + begin * of.stride * size_of(dtype);
+          some.rows = rows;
+          return some;
+        };
+        std::vector<Matrix> all(3);
+        const Backend::Product product{&first, &all[0]};
+        gpu_->norm_and_project(part(x), norm, {&product, 1});
+        gpu_->norm_and_gate(part(x), norm, first, second, all[1]);
+        std::vector<std::int32_t> own(static_cast<std::size_t>(rows));
+        std::iota(own.begin(), own.end(), static_cast<std::int32_t>(begin));
+        gpu_->select_rows(before, own, all[2]);
+        gpu_->project_and_add(part(x), first, all[2]);
+        std::vector<std::vector<float>> numbers;
+        for (const Matrix& matrix : all) numbers.push_back(read(*gpu_, matrix));
+        return numbers;
+      };
+      const auto together = results(0, kFew), more = results(0, kFew + 1);
+      for (std::size_t n = 0; n < 3; ++n) {
+        const auto rows_of = [&](const std::vector<float>& numbers, std::int64_t begin, std::int64_t rows) {
+          return std::vector<float>(numbers.begin() + begin * kOuts,
+                                    numbers.begin() + (begin + rows) * kOuts);
+        };
+        for (std::int64_t rows = 1; rows <= kFew; ++rows) {
+          EXPECT_EQ(results(0, rows)[n], rows_of(together[n], 0, rows))
+              << "operation " << n << ", rows " << rows;
+          EXPECT_EQ(results(rows - 1, 1)[n], rows_of(together[n], rows - 1, 1)) << "operation " << n;
+        }
+        expect_close(rows_of(more[n], 0, kFew), together[n], dtype, "the same by cuBLAS");
+      }
+    }
   }
 }
 
