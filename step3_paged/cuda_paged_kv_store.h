@@ -60,6 +60,9 @@ class CudaPagedKvStore : public KvStore {
   void copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from, std::int64_t from_distance,
                    cudaStream_t stream) const;
 
+  /// To be called where the stream has waited for blocks that another stream moved.
+  void blocks_have_moved() { attention_.next_waits(); }
+
   /// The GPU of the pool.
   const cuda::Device& device() const { return device_; }
   /// Bytes of K, or of V, of one block in one layer.

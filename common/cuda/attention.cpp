@@ -1,11 +1,13 @@
 /// @file
 /// See attention.h. The host's half: it cuts a pass into tiles, long rows into parts (`add_decode_tiles`),
-/// and chooses the rung. The kernels are in attention_plain.cu, attention_tiles.cu and attention_mma.cu.
+/// and chooses the rung. The kernels are in attention_plain.cu, attention_tiles.cu and
+/// attention_mma_*.cu.
 #include "common/cuda/attention.h"
 
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/cuda/attention_work.h"
@@ -167,6 +169,7 @@ void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std
 void Attention::store_and_run(const HeadSettings& heads, const NewRows& rows,
                               const std::int64_t* slots_of_rows, void* k, void* v, const SlotMap& slots,
                               Matrix& out) {
+  const bool early = !std::exchange(next_waits_, false);
   const Matrix& q = rows.q;
   const bool one_kernel = kernels_ == AttentionKernels::tensor_cores && prefill_count_ == 0 &&
                           aligned(q.data, q.stride) && aligned(out.data, out.stride);
@@ -193,7 +196,8 @@ void Attention::store_and_run(const HeadSettings& heads, const NewRows& rows,
                 .rotation = heads.rotation,
                 .slots = slots_of_rows,
                 .k_store = k,
-                .v_store = v};
+                .v_store = v,
+                .early = early};
   start(pass, kernels_);
 }
 

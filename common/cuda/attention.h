@@ -85,6 +85,9 @@ class Attention {
   /// @param k, v           of the layer, as KvRows
   void store_and_run(const HeadSettings& heads, const NewRows& rows, const std::int64_t* slots_of_rows,
                      void* k, void* v, const SlotMap& slots, Matrix& out);
+  /// The next store_and_run reads no K and V before all work that is in the stream now is done: other work
+  /// than an earlier pass's has written them.
+  void next_waits() { next_waits_ = true; }
 
  private:
   void start(AttentionPass& pass, AttentionKernels kernels);
@@ -95,6 +98,7 @@ class Attention {
   DType dtype_;
   AttentionKernels kernels_;  ///< the rung that runs, never `automatic`
   cudaStream_t stream_;
+  bool next_waits_ = false;
 
   std::vector<std::int32_t> row_begin_, context_len_;  ///< of the pass
   AttentionKernels listed_for_ = AttentionKernels::automatic;

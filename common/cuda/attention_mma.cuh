@@ -1,7 +1,8 @@
 /// @file
-/// The tensor-core instructions of attention_mma.cu, and the shared-memory layout that suits them. Compute
-/// capability 8.0 and later. Source: PTX ISA, "Matrix multiply-accumulate instructions" (the layouts of
-/// mma.m16n8k16 and ldmatrix) and "Data movement and conversion instructions: asynchronous copy".
+/// The tensor-core instructions of attention_mma_decode.cu, attention_mma_prefill.cu and few_rows.cu, and the
+/// shared-memory layout that suits them. Compute capability 8.0 and later. Source: PTX ISA, "Matrix
+/// multiply-accumulate instructions" (the layouts of mma.m16n8k16 and ldmatrix) and "Data movement and
+/// conversion instructions: asynchronous copy".
 ///
 /// Of a 16 x 8 float32 tile, lane l of a warp holds two rows and two columns. Its numbers 0 and 1 are of row
 /// l / 4, its numbers 2 and 3 of row l / 4 + 8; the columns are 2 (l % 4) and 2 (l % 4) + 1.

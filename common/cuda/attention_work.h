@@ -127,6 +127,7 @@ struct NewHeads {
   const std::int64_t* slots = nullptr;  ///< [rows] where k and v go; -1: nowhere
   void* k_store = nullptr;              ///< AttentionPass::rows.k, to be written
   void* v_store = nullptr;              ///< AttentionPass::rows.v, to be written
+  bool early = true;                    ///< the kernel may start while the one that computes q, k and v runs
 };
 
 /// The arguments of every attention kernel, passed by value.
@@ -156,9 +157,10 @@ using AttentionLaunch = void (*)(DType dtype, const AttentionPass& pass, std::in
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Second rung (attention_tiles.cu): K and V in shared memory, for every dtype and head_dim.
 void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung (attention_mma.cu) for decode, sequences with one row: f16 and bf16, head_dim 64 and 128.
+/// Third rung (attention_mma_decode.cu) for decode, sequences with one row: f16 and bf16, head_dim 64 and
+/// 128.
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung for prefill, sequences with several rows: the same types and sizes.
+/// Third rung (attention_mma_prefill.cu) for prefill, sequences with several rows: the same types and sizes.
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Whether this build has tensor-core kernels for this GPU. A build for compute capability 7.5 alone runs on
 /// newer GPUs, without them.

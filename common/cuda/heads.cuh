@@ -1,7 +1,7 @@
 /// @file
 /// One head of q or k in the registers of a warp, where it is normalised and rotated. The kernel of
-/// `norm_and_rotate` (kernels.cu) and attention (attention_mma.cu) share it, so both give the same bits.
-/// Chapter: step3_paged/README.md.
+/// `norm_and_rotate` (kernels.cu) and attention (attention_mma_decode.cu) share it, so both give the same
+/// bits. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstdint>

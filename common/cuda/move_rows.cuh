@@ -1,7 +1,7 @@
 /// @file
 /// Moving K and V rows within the GPU's memory: what scatter (scatter.cu), gather
-/// (step3_paged/cuda_gather.cu) and attention that stores its own row (attention_mma.cu) share. Numbers are
-/// moved as bits, so only their size matters. Chapter: step3_paged/README.md.
+/// (step3_paged/cuda_gather.cu) and attention that stores its own row (attention_mma_decode.cu) share.
+/// Numbers are moved as bits, so only their size matters. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <algorithm>
