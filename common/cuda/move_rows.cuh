@@ -70,11 +70,13 @@ template <typename Bits>
 struct KeepToItself {
   Bits exponent;  ///< the exponent's bits; all are set in NaN and infinity alone
 
+  /// One number of K and the number of V at its place.
   __device__ void operator()(Bits& k, Bits& v) const {
     if ((v & exponent) != exponent) return;
     k = static_cast<Bits>(~Bits{0});
     v = 0;
   }
+  /// The same for all numbers of two packs.
   __device__ void operator()(RowPack& k, RowPack& v) const {
     constexpr int kNumbers = sizeof(RowPack) / sizeof(Bits);
     Bits* const k_numbers = reinterpret_cast<Bits*>(&k);
