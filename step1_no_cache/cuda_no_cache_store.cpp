@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "common/cuda/scatter.h"
-
 namespace kvcache {
 
 CudaNoCacheStore::CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device)
@@ -23,14 +21,10 @@ void CudaNoCacheStore::begin(const PassPlan& plan) {
   attention_.begin(plan.row_begin, plan.context_len);
 }
 
-void CudaNoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(), k_.data(),
-                   v_.data(), device_.stream());
-}
-
-void CudaNoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
-  attention_.run({k_.data(), v_.data()}, {.first_slot = first_slots_.data()}, q.data, q.stride, out.data,
-                 out.stride);
+void CudaNoCacheStore::store_and_attend(std::int64_t, const HeadSettings& heads, const NewRows& rows,
+                                        Matrix& out) {
+  attention_.store_and_run(heads, rows, slots_.data(), k_.data(), v_.data(),
+                           {.first_slot = first_slots_.data()}, out);
 }
 
 }  // namespace kvcache

@@ -18,8 +18,8 @@ class CudaNoCacheStore final : public KvStore {
   CudaNoCacheStore(const ModelConfig& config, DType dtype, const cuda::Device& device);
 
   void begin(const PassPlan& plan) override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
 
  private:
   DType dtype_;

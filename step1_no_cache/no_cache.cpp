@@ -25,19 +25,16 @@ void NoCacheStore::begin(const PassPlan& plan) {
   v_.resize(static_cast<std::size_t>(bytes));
 }
 
-void NoCacheStore::write(std::int64_t, const Matrix& k, const Matrix& v) {
-  cpu::scatter_rows(k, plan_->slots, dtype_, k_.data());
-  cpu::scatter_rows(v, plan_->slots, dtype_, v_.data());
-}
-
-void NoCacheStore::attend(std::int64_t, const Matrix& q, Matrix& out) {
+void NoCacheStore::store_and_attend(std::int64_t, const HeadSettings& heads, const NewRows& rows,
+                                    Matrix& out) {
+  cpu::rotate_and_store(heads, config_.head_dim, rows, plan_->slots, dtype_, k_.data(), v_.data(), threads_);
   std::vector<cpu::AttentionSequence> sequences;
   for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
     const std::int64_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
     sequences.push_back({begin, end, plan_->context_len[s], cpu::SlotMap{.first = begin}});
   }
   cpu::attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k_.data(), v_.data()},
-                 sequences, q.row(0), out.row(0), q.stride, dtype_, threads_);
+                 sequences, rows.q.row(0), out.row(0), rows.q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

@@ -32,8 +32,8 @@ class NoCacheStore final : public KvStore {
       : config_(config), dtype_(dtype), threads_(threads) {}
 
   void begin(const PassPlan& plan) override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
 
  private:
   const ModelConfig& config_;

@@ -4,15 +4,11 @@
 
 #include <vector>
 
-#include "common/cuda/scatter.h"
-
 namespace kvcache {
 
 CudaFlatCacheStore::CudaFlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype,
                                        const cuda::Device& device)
-    : dtype_(dtype),
-      width_(config.kv_width()),
-      layer_bytes_(shape.sequences * shape.max_seq_len * width_ * size_of(dtype)),
+    : layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype),
       k_(config.layers * layer_bytes_, "the flat cache"),
@@ -36,14 +32,10 @@ std::vector<std::int64_t> CudaFlatCacheStore::launch_key() const {
   return key;
 }
 
-void CudaFlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, width_, slots_.data(),
-                   k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_, device_.stream());
-}
-
-void CudaFlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  attention_.run({k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_},
-                 {.first_slot = first_slots_.data()}, q.data, q.stride, out.data, out.stride);
+void CudaFlatCacheStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                          Matrix& out) {
+  attention_.store_and_run(heads, rows, slots_.data(), k_.data() + layer * layer_bytes_,
+                           v_.data() + layer * layer_bytes_, {.first_slot = first_slots_.data()}, out);
 }
 
 }  // namespace kvcache

@@ -23,12 +23,10 @@ class CudaFlatCacheStore final : public KvStore {
 
   void begin(const PassPlan& plan) override;
   std::vector<std::int64_t> launch_key() const override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
 
  private:
-  DType dtype_;
-  std::int64_t width_;        // numbers of a K or V row: kv_heads * head_dim
   std::int64_t layer_bytes_;  // of K, or of V
   const cuda::Device& device_;
   cuda::Attention attention_;

@@ -119,12 +119,11 @@ FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& 
       k_(config.layers * layer_bytes_),
       v_(config.layers * layer_bytes_) {}
 
-void FlatCacheStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cpu::scatter_rows(k, plan_->slots, dtype_, k_.data() + layer * layer_bytes_);
-  cpu::scatter_rows(v, plan_->slots, dtype_, v_.data() + layer * layer_bytes_);
-}
-
-void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
+void FlatCacheStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                      Matrix& out) {
+  std::byte* const k = k_.data() + layer * layer_bytes_;
+  std::byte* const v = v_.data() + layer * layer_bytes_;
+  cpu::rotate_and_store(heads, config_.head_dim, rows, plan_->slots, dtype_, k, v, threads_);
   std::vector<cpu::AttentionSequence> sequences;
   for (std::size_t s = 0; s < plan_->sequences.size(); ++s) {
     const std::int32_t begin = plan_->row_begin[s], end = plan_->row_begin[s + 1];
@@ -132,9 +131,8 @@ void FlatCacheStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
         plan_->slots[static_cast<std::size_t>(begin)] - plan_->positions[static_cast<std::size_t>(begin)];
     sequences.push_back({begin, end, plan_->context_len[s], cpu::SlotMap{.first = first_slot}});
   }
-  const cpu::KvRows rows{dtype_, k_.data() + layer * layer_bytes_, v_.data() + layer * layer_bytes_};
-  cpu::attention({config_.heads, config_.kv_heads, config_.head_dim}, rows, sequences, q.row(0), out.row(0),
-                 q.stride, dtype_, threads_);
+  cpu::attention({config_.heads, config_.kv_heads, config_.head_dim}, {dtype_, k, v}, sequences,
+                 rows.q.row(0), out.row(0), rows.q.stride, dtype_, threads_);
 }
 
 }  // namespace kvcache

@@ -67,8 +67,8 @@ class FlatCacheStore final : public KvStore {
   FlatCacheStore(const ModelConfig& config, const FlatCacheShape& shape, DType dtype, ThreadPool& threads);
 
   void begin(const PassPlan& plan) override { plan_ = &plan; }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
 
  private:
   const ModelConfig& config_;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/number.h"
-#include "common/cuda/scatter.h"
+#include "common/cuda/rotate_and_store.h"
 #include "step3_paged/decode_slots.h"
 #include "step3_paged/fill_block.h"
 
@@ -103,21 +103,19 @@ std::vector<std::int64_t> CudaPagedKvStore::launch_key() const {
   return key;
 }
 
-void CudaPagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cuda::scatter_kv(dtype_, {k.data, k.stride, v.data, v.stride, k.rows}, config_.kv_width(), slots_,
-                   k_layer(layer), v_layer(layer), device_.stream());
-}
-
-void CudaPagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  cuda::KvRows rows{k_layer(layer), v_layer(layer)};
-  cuda::SlotMap slots = paged_;
-  if (settings_.attention == AttentionPath::gather) {
-    cuda::gather_kv(dtype_, rows, slots, config_.kv_width(), gathered_, device_.stream());
-    gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
-    rows = {gathered_.k, gathered_.v};
-    slots = {.first_slot = gathered_.first_slot};
+void CudaPagedKvStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                        Matrix& out) {
+  std::byte* const k = k_layer(layer);
+  std::byte* const v = v_layer(layer);
+  if (settings_.attention == AttentionPath::paged) {
+    attention_.store_and_run(heads, rows, slots_, k, v, paged_, out);
+    return;
   }
-  attention_.run(rows, slots, q.data, q.stride, out.data, out.stride);
+  cuda::rotate_and_store(dtype_, heads, config_.head_dim, rows, slots_, k, v, device_.stream());
+  cuda::gather_kv(dtype_, {k, v}, paged_, config_.kv_width(), gathered_, device_.stream());
+  gathered_bytes_ += 2 * gathered_.rows * row_bytes_;
+  attention_.run({gathered_.k, gathered_.v}, {.first_slot = gathered_.first_slot}, rows.q.data, rows.q.stride,
+                 out.data, out.stride);
 }
 
 void CudaPagedKvStore::copy(const BlockCopy& blocks, cudaStream_t stream) {

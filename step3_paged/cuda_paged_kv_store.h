@@ -2,9 +2,9 @@
 /// The K and V of a paged cache on a GPU: PagedKvStore (paged_kv_store.h) with kernels. Chapter:
 /// step3_paged/README.md.
 ///
-/// `begin` sends a pass's slots and block tables once; then each layer queues its kernels: `write` scatters
-/// (common/cuda/scatter.h), `attend` attends (common/cuda/attention.h), with `--attention gather` after a
-/// gather (cuda_gather.h).
+/// `begin` sends a pass's slots and block tables once; then each layer queues its kernels: it rotates and
+/// scatters (common/cuda/rotate_and_store.h) and attends (common/cuda/attention.h), with `--attention gather`
+/// after a gather (cuda_gather.h).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ class CudaPagedKvStore : public KvStore {
 
   void begin(const PassPlan& plan) override;
   std::vector<std::int64_t> launch_key() const override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
   std::int64_t gathered_bytes() const override { return gathered_bytes_; }
 
  protected:
@@ -59,6 +59,9 @@ class CudaPagedKvStore : public KvStore {
   /// `from_distance` bytes apart in `from`. Either may be the host's memory.
   void copy_layers(std::byte* to, std::int64_t to_distance, const std::byte* from, std::int64_t from_distance,
                    cudaStream_t stream) const;
+
+  /// To be called where the stream has waited for blocks that another stream moved.
+  void blocks_have_moved() { attention_.next_waits(); }
 
   /// The GPU of the pool.
   const cuda::Device& device() const { return device_; }

@@ -16,6 +16,7 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       dtype_(dtype),
       settings_(settings),
       threads_(threads),
+      attention_shape_{config.heads, config.kv_heads, config.head_dim},
       block_bytes_(shape.block_size * config.kv_width() * size_of(dtype)),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_),
@@ -37,18 +38,17 @@ void PagedKvStore::begin(const PassPlan& plan) {
   }
 }
 
-void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  cpu::scatter_rows(k, plan_->slots, dtype_, k_layer(layer));
-  cpu::scatter_rows(v, plan_->slots, dtype_, v_layer(layer));
-}
-
-void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
-  const cpu::KvRows rows{dtype_, k_layer(layer), v_layer(layer)};
+void PagedKvStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                    Matrix& out) {
+  cpu::rotate_and_store(heads, config_.head_dim, rows, plan_->slots, dtype_, k_layer(layer), v_layer(layer),
+                        threads_);
+  const cpu::KvRows stored{dtype_, k_layer(layer), v_layer(layer)};
   if (settings_.attention == AttentionPath::gather) {
-    gathered_.attend(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    gathered_.attend(attention_shape_, stored, sequences_, rows.q.row(0), out.row(0), rows.q.stride, dtype_,
+                     threads_);
   } else {
-    cpu::attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    cpu::attention(attention_shape_, stored, sequences_, rows.q.row(0), out.row(0), rows.q.stride, dtype_,
+                   threads_);
   }
 }
 

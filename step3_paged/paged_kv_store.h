@@ -31,8 +31,8 @@ class PagedKvStore : public KvStore {
                ThreadPool& threads);
 
   void begin(const PassPlan& plan) override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
   std::int64_t gathered_bytes() const override { return gathered_.copied_bytes(); }
 
  protected:
@@ -58,6 +58,7 @@ class PagedKvStore : public KvStore {
   DType dtype_;
   Settings settings_;
   ThreadPool& threads_;
+  AttentionShape attention_shape_;
   std::int64_t block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   ReservedMemory k_, v_;                    // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;

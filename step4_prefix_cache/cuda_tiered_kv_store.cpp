@@ -35,10 +35,14 @@ std::vector<std::int64_t> CudaTieredKvStore::launch_key() const {
   return CudaPagedKvStore::launch_key();
 }
 
-void CudaTieredKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
-  if (moves_pending_) cuda::wait_for(device().stream(), moves_.get(), order_.get());
-  moves_pending_ = false;
-  CudaPagedKvStore::write(layer, k, v);
+void CudaTieredKvStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                         Matrix& out) {
+  if (moves_pending_) {
+    cuda::wait_for(device().stream(), moves_.get(), order_.get());
+    blocks_have_moved();
+    moves_pending_ = false;
+  }
+  CudaPagedKvStore::store_and_attend(layer, heads, rows, out);
 }
 
 void CudaTieredKvStore::move_out(const BlockCopy& move) {

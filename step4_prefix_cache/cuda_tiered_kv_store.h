@@ -26,7 +26,8 @@ class CudaTieredKvStore final : public CudaPagedKvStore {
   /// Moves blocks out and in before anything of the pass is written.
   void begin(const PassPlan& plan) override;
   std::vector<std::int64_t> launch_key() const override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
 
   /// XXH64 of a block of the pool, K and V of all layers, as TieredKvStore's. Waits for the GPU.
   /// For tests.

@@ -1,5 +1,6 @@
 /// @file
-/// Activations in the memory of a device, and views of weights. Chapter: docs/transformer.md.
+/// Activations in the memory of a device, and views of weights and of rotation tables. Chapter:
+/// docs/transformer.md.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +42,33 @@ struct Weight {
 struct Projection {
   Weight weight;  ///< [out, in]
   Weight bias;    ///< [out], often absent
+};
+
+/// RMSNorm of a row x: x / sqrt(mean(x^2) + eps) * weight.
+struct Norm {
+  Weight weight;  ///< [cols]; of a head, absent where the model has none
+  float eps = 0;  ///< keeps a row of zeros from a division by 0
+};
+
+/// The rotation of each row of a pass (RoPE): row r turns the pairs (d, d + head_dim / 2) of each head by the
+/// angle whose cosine and sine are given.
+struct Rotation {
+  const float* cosines = nullptr;  ///< [rows, head_dim / 2] in the device's memory; nullptr: no rotation
+  const float* sines = nullptr;    ///< as cosines
+};
+
+/// What becomes of the heads of q and k before attention.
+struct HeadSettings {
+  Norm q_norm;        ///< [head_dim] of each head of q, before its rotation; Qwen3 only
+  Norm k_norm;        ///< [head_dim] of each head of k
+  Rotation rotation;  ///< of the heads of both
+};
+
+/// Queries, keys and values of a pass's tokens in one layer, as their projections give them.
+struct NewRows {
+  Matrix& q;        ///< [tokens, heads * head_dim]; its heads are normalised and rotated in place
+  Matrix& k;        ///< [tokens, kv_heads * head_dim], as q
+  const Matrix& v;  ///< [tokens, kv_heads * head_dim]
 };
 
 }  // namespace kvcache

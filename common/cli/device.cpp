@@ -32,8 +32,7 @@ std::unique_ptr<Transformer> make_cpu_model(const ModelConfig& config, Weights w
 class NothingKept final : public KvStore {
  public:
   void begin(const PassPlan&) override {}
-  void write(std::int64_t, const Matrix&, const Matrix&) override {}
-  void attend(std::int64_t, const Matrix&, Matrix&) override {}
+  void store_and_attend(std::int64_t, const HeadSettings&, const NewRows&, Matrix&) override {}
 };
 
 }  // namespace

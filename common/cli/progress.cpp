@@ -43,9 +43,10 @@ void PassProgress::begin(const PassPlan& plan) {
   store_.begin(plan);
 }
 
-void PassProgress::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
+void PassProgress::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                    Matrix& out) {
   if (line_) (*line_)(static_cast<double>(layer) / static_cast<double>(layers_));
-  store_.write(layer, k, v);
+  store_.store_and_attend(layer, heads, rows, out);
 }
 
 void PassProgress::end() {

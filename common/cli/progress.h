@@ -58,8 +58,8 @@ class PassProgress final : public KvStore {
   void text_begins() { shown_ = false; }
 
   void begin(const PassPlan& plan) override;
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override;
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override { store_.attend(layer, q, out); }
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override;
   void end() override;
   std::int64_t gathered_bytes() const override { return store_.gathered_bytes(); }
   std::vector<std::int64_t> launch_key() const override { return store_.launch_key(); }

@@ -19,23 +19,21 @@ class CpuBackend final : public Backend {
 
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
-  void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) override;
-  void project(const Matrix& x, std::span<const Product> products) override;
-  void set_positions(std::span<const std::int32_t> positions,
-                     std::span<const float> inverse_frequencies) override;
-  void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) override;
-  void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) override;
+  void norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) override;
+  void norm_and_gate(const Matrix& x, const Norm& norm, const Projection& gate, const Projection& up,
+                     Matrix& out) override;
+  void project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) override;
+  Rotation set_positions(std::span<const std::int32_t> positions,
+                         std::span<const float> inverse_frequencies) override;
   void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override;
   void read(const Matrix& x, std::span<float> out) override;
   std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
-  /// Calls `function(row)` for each row, on all threads when there is enough to do.
-  template <typename Function>
-  void for_each_row(std::int64_t rows, std::int64_t cols, Function function) const;
-
   DType activations_;
   ThreadPool& threads_;
+  Matrix normed_;                       // [rows, cols] what a product takes in
+  Matrix gate_, up_;                    // [rows, intermediate]
   std::vector<float> cosines_, sines_;  // [rows, head_dim / 2] of the pass
 };
 

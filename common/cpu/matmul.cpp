@@ -24,9 +24,15 @@ struct Rows {
 };
 
 void put(float value, std::int64_t row, std::int64_t output, const MatmulOutput& to, DType store_as) {
+  const auto rounded = [&] { return store_as == DType::f32 ? value : round_to(store_as, value); };
   const Weight& bias = to.projection->bias;
+  float& at = to.data[row * to.stride + output];
   if (bias.present()) value += read_number(bias.dtype, bias.data + output * size_of(bias.dtype));
-  to.data[row * to.stride + output] = store_as == DType::f32 ? value : round_to(store_as, value);
+  if (to.add) {
+    if (bias.present()) value = rounded();
+    value += at;
+  }
+  at = rounded();
 }
 
 /// Computes R rows from `row` on times O outputs from `output` on. `w` is the first of the O rows of weights,

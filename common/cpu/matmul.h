@@ -1,5 +1,6 @@
 /// @file
-/// The matrix product of the forward pass on the CPU: y = x W^T + b for one or many rows. Chapter: step 1.
+/// The matrix product of the forward pass on the CPU: y = x W^T + b for one or many rows, stored or added.
+/// Chapter: step 1.
 #pragma once
 
 #include <span>
@@ -14,6 +15,8 @@ struct MatmulOutput {
   const Projection* projection;  ///< W and b
   float* data;          ///< [rows, projection->weight.rows], each row `stride` floats after the one before
   std::int64_t stride;  ///< floats between the rows of `data`
+  /// y is added to the numbers of `data`. Each sum is rounded, and before it y, if it has a bias.
+  bool add = false;
 };
 
 /// Multiplies `x` [rows, in] (each row `x_stride` floats after the one before) with every projection of

@@ -3,6 +3,7 @@
 #include "common/cpu/scatter.h"
 
 #include "common/cpu/dot_tile.h"
+#include "common/cpu/rows.h"
 
 namespace kvcache::cpu {
 
@@ -19,6 +20,15 @@ void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType
       for (; col < rows.cols; ++col) write_number(stored, rows.row(row)[col], at + col * size_of(stored));
     }
   });
+}
+
+void rotate_and_store(const HeadSettings& heads, std::int64_t head_dim, const NewRows& rows,
+                      std::span<const std::int64_t> slots, DType dtype, std::byte* k_store,
+                      std::byte* v_store, ThreadPool& threads) {
+  norm_and_rotate(rows.q, head_dim, heads.q_norm, heads.rotation, dtype, threads);
+  norm_and_rotate(rows.k, head_dim, heads.k_norm, heads.rotation, dtype, threads);
+  scatter_rows(rows.k, slots, dtype, k_store);
+  scatter_rows(rows.v, slots, dtype, v_store);
 }
 
 }  // namespace kvcache::cpu

@@ -1,14 +1,17 @@
 /// @file
 /// See attention.h. The host's half: it cuts a pass into tiles, long rows into parts (`add_decode_tiles`),
-/// and chooses the rung. The kernels are in attention_plain.cu, attention_tiles.cu and attention_mma.cu.
+/// and chooses the rung. The kernels are in attention_plain.cu, attention_tiles.cu and
+/// attention_mma_*.cu.
 #include "common/cuda/attention.h"
 
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/cuda/attention_work.h"
+#include "common/cuda/rotate_and_store.h"
 #include "fmt/format.h"
 
 namespace kvcache::cuda {
@@ -152,10 +155,6 @@ void Attention::reserve_parts(std::int64_t parts) {
 
 void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std::int64_t q_stride, void* out,
                     std::int64_t out_stride) {
-  const bool vectors = aligned(q, q_stride) && aligned(out, out_stride);
-  const AttentionKernels kernels = vectors ? kernels_ : AttentionKernels::plain;
-  if (listed_for_ != kernels) list_work(kernels);
-
   AttentionPass pass;
   pass.rows = rows;
   pass.slots = slots;
@@ -163,6 +162,47 @@ void Attention::run(const KvRows& rows, const SlotMap& slots, const void* q, std
   pass.q_stride = q_stride;
   pass.out = out;
   pass.out_stride = out_stride;
+  const bool vectors = aligned(q, q_stride) && aligned(out, out_stride);
+  start(pass, vectors ? kernels_ : AttentionKernels::plain);
+}
+
+void Attention::store_and_run(const HeadSettings& heads, const NewRows& rows,
+                              const std::int64_t* slots_of_rows, void* k, void* v, const SlotMap& slots,
+                              Matrix& out) {
+  const bool early = !std::exchange(next_waits_, false);
+  const Matrix& q = rows.q;
+  const bool one_kernel = kernels_ == AttentionKernels::tensor_cores && prefill_count_ == 0 &&
+                          aligned(q.data, q.stride) && aligned(out.data, out.stride);
+  if (!one_kernel) {
+    rotate_and_store(dtype_, heads, shape_.head_dim, rows, slots_of_rows, k, v, stream_);
+    run({k, v}, slots, q.data, q.stride, out.data, out.stride);
+    return;
+  }
+  AttentionPass pass;
+  pass.rows = {k, v};
+  pass.slots = slots;
+  pass.q = q.data;
+  pass.q_stride = q.stride;
+  pass.out = out.data;
+  pass.out_stride = out.stride;
+  pass.fresh = {.k = rows.k.data,
+                .k_stride = rows.k.stride,
+                .v = rows.v.data,
+                .v_stride = rows.v.stride,
+                .q_norm = heads.q_norm.weight.data,
+                .k_norm = heads.k_norm.weight.data,
+                .q_eps = heads.q_norm.eps,
+                .k_eps = heads.k_norm.eps,
+                .rotation = heads.rotation,
+                .slots = slots_of_rows,
+                .k_store = k,
+                .v_store = v,
+                .early = early};
+  start(pass, kernels_);
+}
+
+void Attention::start(AttentionPass& pass, AttentionKernels kernels) {
+  if (listed_for_ != kernels) list_work(kernels);
   pass.kv_heads = static_cast<std::int32_t>(shape_.kv_heads);
   pass.group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
   pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);

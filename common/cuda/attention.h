@@ -32,6 +32,7 @@
 
 #include "common/base/attention_shape.h"
 #include "common/base/dtype.h"
+#include "common/base/matrix.h"
 #include "common/cuda/attention_work.h"
 #include "common/cuda/device.h"
 #include "common/cuda/memory.h"
@@ -78,7 +79,18 @@ class Attention {
   void run(const KvRows& rows, const SlotMap& slots, const void* q, std::int64_t q_stride, void* out,
            std::int64_t out_stride);
 
+  /// Makes heads ready and stores k and v as `rotate_and_store` does, then attends as `run` does. In a pass
+  /// of decode rows alone, the third rung does both in one kernel; the bits are the same.
+  /// @param slots_of_rows  [tokens] on the GPU, where `slots` finds the rows' own positions
+  /// @param k, v           of the layer, as KvRows
+  void store_and_run(const HeadSettings& heads, const NewRows& rows, const std::int64_t* slots_of_rows,
+                     void* k, void* v, const SlotMap& slots, Matrix& out);
+  /// The next store_and_run reads no K and V before all work that is in the stream now is done: other work
+  /// than an earlier pass's has written them.
+  void next_waits() { next_waits_ = true; }
+
  private:
+  void start(AttentionPass& pass, AttentionKernels kernels);
   void list_work(AttentionKernels kernels);
   void reserve_parts(std::int64_t parts);
 
@@ -86,6 +98,7 @@ class Attention {
   DType dtype_;
   AttentionKernels kernels_;  ///< the rung that runs, never `automatic`
   cudaStream_t stream_;
+  bool next_waits_ = false;
 
   std::vector<std::int32_t> row_begin_, context_len_;  ///< of the pass
   AttentionKernels listed_for_ = AttentionKernels::automatic;

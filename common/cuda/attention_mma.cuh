@@ -1,7 +1,8 @@
 /// @file
-/// The tensor-core instructions of attention_mma.cu, and the shared-memory layout that suits them. Compute
-/// capability 8.0 and later. Source: PTX ISA, "Matrix multiply-accumulate instructions" (the layouts of
-/// mma.m16n8k16 and ldmatrix) and "Data movement and conversion instructions: asynchronous copy".
+/// The tensor-core instructions of attention_mma_decode.cu, attention_mma_prefill.cu and few_rows.cu, and the
+/// shared-memory layout that suits them. Compute capability 8.0 and later. Source: PTX ISA, "Matrix
+/// multiply-accumulate instructions" (the layouts of mma.m16n8k16 and ldmatrix) and "Data movement and
+/// conversion instructions: asynchronous copy".
 ///
 /// Of a 16 x 8 float32 tile, lane l of a warp holds two rows and two columns. Its numbers 0 and 1 are of row
 /// l / 4, its numbers 2 and 3 of row l / 4 + 8; the columns are 2 (l % 4) and 2 (l % 4) + 1.
@@ -55,6 +56,14 @@ __device__ inline void commit_copies() {
 template <int Pending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Stores 16 bytes in shared memory.
+__device__ inline void store_pack(std::uint32_t to, const void* from) {
+  const uint4 pack = *static_cast<const uint4*>(from);
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(pack.x), "r"(pack.y), "r"(pack.z),
+               "r"(pack.w)
+               : "memory");
 }
 
 /// Loads four 8 x 8 matrices of 16-bit numbers. Lane l gives the address of row l % 8 of matrix l / 8, and

@@ -11,6 +11,7 @@
 
 #include "common/base/attention_shape.h"
 #include "common/base/dtype.h"
+#include "common/base/matrix.h"
 
 namespace kvcache::cuda {
 
@@ -111,10 +112,29 @@ struct PartRoom {
   }
 };
 
+/// The pass's own rows of k and v, as their projections give them, for a kernel that makes them and q ready
+/// itself: it normalises and rotates the heads, and stores k and v.
+struct NewHeads {
+  const void* k = nullptr;              ///< [rows, kv_heads, head_dim]; nullptr: k and v are stored already
+  std::int64_t k_stride = 0;            ///< numbers
+  const void* v = nullptr;              ///< as k
+  std::int64_t v_stride = 0;            ///< numbers
+  const void* q_norm = nullptr;         ///< [head_dim]; nullptr: none
+  const void* k_norm = nullptr;         ///< as q_norm
+  float q_eps = 0;                      ///< of the norm
+  float k_eps = 0;                      ///< of the norm
+  Rotation rotation;                    ///< of the rows of q and k
+  const std::int64_t* slots = nullptr;  ///< [rows] where k and v go; -1: nowhere
+  void* k_store = nullptr;              ///< AttentionPass::rows.k, to be written
+  void* v_store = nullptr;              ///< AttentionPass::rows.v, to be written
+  bool early = true;                    ///< the kernel may start while the one that computes q, k and v runs
+};
+
 /// The arguments of every attention kernel, passed by value.
 struct AttentionPass {
   const AttentionTile* tiles = nullptr;  ///< [tiles]; block b takes tile b / kv_heads, KV head b % kv_heads
   KvRows rows;                           ///< K and V of the layer
+  NewHeads fresh;                        ///< what is not in `rows` yet, for decode on tensor cores
   SlotMap slots;                         ///< which slot holds a position
   const void* q = nullptr;               ///< [rows, heads, head_dim]
   std::int64_t q_stride = 0;             ///< numbers
@@ -137,9 +157,10 @@ using AttentionLaunch = void (*)(DType dtype, const AttentionPass& pass, std::in
 void attend_plain(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Second rung (attention_tiles.cu): K and V in shared memory, for every dtype and head_dim.
 void attend_in_tiles(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung (attention_mma.cu) for decode, sequences with one row: f16 and bf16, head_dim 64 and 128.
+/// Third rung (attention_mma_decode.cu) for decode, sequences with one row: f16 and bf16, head_dim 64 and
+/// 128.
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
-/// Third rung for prefill, sequences with several rows: the same types and sizes.
+/// Third rung (attention_mma_prefill.cu) for prefill, sequences with several rows: the same types and sizes.
 void prefill_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream);
 /// Whether this build has tensor-core kernels for this GPU. A build for compute capability 7.5 alone runs on
 /// newer GPUs, without them.

@@ -8,10 +8,6 @@
 namespace kvcache::cuda {
 namespace {
 
-Rows rows_of(const Matrix& matrix) {
-  return {matrix.data, matrix.rows, matrix.cols, matrix.stride};
-}
-
 /// `cols` columns of `matrix` from `first` on, of numbers of `size` bytes.
 Matrix columns(const Matrix& matrix, std::int64_t first, std::int64_t cols, std::int64_t size) {
   Matrix part = matrix;
@@ -49,11 +45,6 @@ void CudaBackend::embed(const Weight& table, std::span<const std::int32_t> ids, 
   cuda::embed(dtype_, table.data, token_ids_(ids, device_->stream()), rows_of(out), device_->stream());
 }
 
-void CudaBackend::add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) {
-  resize(out, x.rows, x.cols);
-  cuda::add_and_norm(dtype_, rows_of(x), rows_of(delta), weight.data, eps, rows_of(out), device_->stream());
-}
-
 bool CudaBackend::lie_together(std::span<const Product> products) const {
   for (std::size_t n = 1; n < products.size(); ++n) {
     const Projection& before = *products[n - 1].projection;
@@ -75,44 +66,84 @@ void CudaBackend::multiply(const Matrix& x, const Projection& projection, const 
                    out.cols, biased);
 }
 
-void CudaBackend::project(const Matrix& x, std::span<const Product> products) {
+const Matrix& CudaBackend::normed(const Matrix& x, const Norm& norm) {
+  resize(normed_, x.rows, x.cols);
+  norm_rows(dtype_, rows_of(x), norm.weight.data, norm.eps, rows_of(normed_), device_->stream());
+  return normed_;
+}
+
+void CudaBackend::norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) {
   if (!lie_together(products)) {
-    for (const Product& product : products) project(x, {&product, 1});
+    for (const Product& product : products) norm_and_project(x, norm, {&product, 1});
     return;
   }
   std::int64_t cols = 0;
   for (const Product& product : products) cols += product.projection->weight.rows;
   Matrix& all = *products[0].out;
+  const Projection& first = *products[0].projection;
   resize(all, x.rows, cols);
-  multiply(x, *products[0].projection, rows_of(all), products[0].projection->bias.present());
+  if (!try_few_rows(FewRowsKind::store, x, norm, first, {}, all))
+    multiply(normed(x, norm), first, rows_of(all), first.bias.present());
 
-  std::int64_t first = products[0].projection->weight.rows;
+  std::int64_t begin = first.weight.rows;
   for (const Product& product : products.subspan(1)) {
     const std::int64_t own = product.projection->weight.rows;
-    *product.out = columns(all, first, own, size_of(dtype_));
-    first += own;
+    *product.out = columns(all, begin, own, size_of(dtype_));
+    begin += own;
   }
-  all.cols = products[0].projection->weight.rows;
+  all.cols = first.weight.rows;
 }
 
-void CudaBackend::set_positions(std::span<const std::int32_t> positions,
-                                std::span<const float> inverse_frequencies) {
+void CudaBackend::norm_and_gate(const Matrix& x, const Norm& norm, const Projection& gate,
+                                const Projection& up, Matrix& out) {
+  resize(out, x.rows, gate.weight.rows);
+  if (try_few_rows(FewRowsKind::gate, x, norm, gate, up, out)) return;
+  const Product products[] = {{&gate, &gate_}, {&up, &up_}};
+  norm_and_project(x, norm, products);
+  swiglu(dtype_, rows_of(gate_), rows_of(up_), rows_of(out), device_->stream());
+}
+
+void CudaBackend::project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) {
+  if (try_few_rows(FewRowsKind::add, x, {}, projection, {}, sum)) return;
+  if (!projection.bias.present()) {  // cuBLAS can add one thing
+    cublas_.multiply(dtype_, x.data, x.stride, projection.weight.data, sum.data, sum.stride, x.rows, x.cols,
+                     sum.cols, /*add=*/true);
+    return;
+  }
+  resize(product_, x.rows, sum.cols);
+  multiply(x, projection, rows_of(product_), /*biased=*/true);
+  add_rows(dtype_, rows_of(product_), rows_of(sum), device_->stream());
+}
+
+bool CudaBackend::try_few_rows(FewRowsKind kind, const Matrix& x, const Norm& norm,
+                               const Projection& projection, const Projection& up, const Matrix& out) const {
+  const FewRowsWork work{.x = x.data,
+                         .x_stride = x.stride,
+                         .rows = x.rows,
+                         .in = x.cols,
+                         .norm = norm.weight.data,
+                         .eps = norm.eps,
+                         .weight = projection.weight.data,
+                         .bias = projection.bias.data,
+                         .up_weight = up.weight.data,
+                         .up_bias = up.bias.data,
+                         .out = out.data,
+                         .out_stride = out.stride,
+                         .outs = out.cols};
+  if (!few_rows_fit(dtype_, kind, work)) return false;
+  few_rows(dtype_, kind, work, device_->stream());
+  return true;
+}
+
+Rotation CudaBackend::set_positions(std::span<const std::int32_t> positions,
+                                    std::span<const float> inverse_frequencies) {
   const std::int64_t rows = std::ssize(positions), half = std::ssize(inverse_frequencies);
   cosines_.reserve(rows * half, "the rotation of a pass");
   sines_.reserve(rows * half, "the rotation of a pass");
   rotation_table(positions_(positions, device_->stream()),
                  inverse_frequencies_(inverse_frequencies, device_->stream()), rows, half, cosines_.data(),
                  sines_.data(), device_->stream());
-}
-
-void CudaBackend::norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) {
-  cuda::norm_and_rotate(dtype_, rows_of(x), head_dim, norm.data, eps, cosines_.data(), sines_.data(),
-                        device_->stream());
-}
-
-void CudaBackend::swiglu(const Matrix& gate, const Matrix& up, Matrix& out) {
-  resize(out, gate.rows, gate.cols);
-  cuda::swiglu(dtype_, rows_of(gate), rows_of(up), rows_of(out), device_->stream());
+  return {cosines_.data(), sines_.data()};
 }
 
 void CudaBackend::select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) {

@@ -1,7 +1,7 @@
 /// @file
 /// See kernels.h. These kernels move memory and compute little. Where rows are aligned to 16 bytes, a thread
 /// takes 16 bytes at a time.
-#include "common/cuda/attention_work.h"
+#include "common/cuda/heads.cuh"
 #include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
 
@@ -66,31 +66,36 @@ __global__ void embed_kernel(const T* table, const std::int32_t* ids, std::int64
 }
 
 template <typename T, int N>
-__global__ void add_and_norm_kernel(T* x, std::int64_t x_stride, const T* delta, std::int64_t delta_stride,
-                                    const T* weight, float eps, std::int64_t cols, T* out,
-                                    std::int64_t out_stride) {
+__global__ void norm_rows_kernel(const T* x, std::int64_t x_stride, const T* weight, float eps,
+                                 std::int64_t cols, T* out, std::int64_t out_stride) {
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
   float squares = 0;
   for (std::int64_t col = threadIdx.x * N; col < cols; col += kThreads * N) {
-    Lanes<T, N> sum = lanes_at<N>(x, col);
-    if (delta != nullptr) {
-      const Lanes<T, N> added = lanes_at<N>(delta + blockIdx.x * delta_stride, col);
-      for (int n = 0; n < N; ++n)
-        sum.numbers[n] = from_float<T>(to_float(sum.numbers[n]) + to_float(added.numbers[n]));
-      lanes_at<N>(x, col) = sum;
-    }
-    for (int n = 0; n < N; ++n) squares = fmaf(to_float(sum.numbers[n]), to_float(sum.numbers[n]), squares);
+    const Lanes<T, N> numbers = lanes_at<N>(x, col);
+    for (int n = 0; n < N; ++n)
+      squares = fmaf(to_float(numbers.numbers[n]), to_float(numbers.numbers[n]), squares);
   }
   const float scale = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(cols) + eps);
-  // Each thread reads what it wrote itself, which the first-level cache still holds.
+  // Each thread reads what it has read before, which the first-level cache still holds.
   for (std::int64_t col = threadIdx.x * N; col < cols; col += kThreads * N) {
-    const Lanes<T, N> numbers = lanes_at<N>(static_cast<const T*>(x), col), gain = lanes_at<N>(weight, col);
+    const Lanes<T, N> numbers = lanes_at<N>(x, col), gain = lanes_at<N>(weight, col);
     Lanes<T, N> normed;
     for (int n = 0; n < N; ++n)
       normed.numbers[n] = from_float<T>(to_float(numbers.numbers[n]) * scale * to_float(gain.numbers[n]));
     lanes_at<N>(out, col) = normed;
   }
+}
+
+template <typename T, int N>
+__global__ void add_rows_kernel(const T* delta, std::int64_t delta_stride, std::int64_t cols, T* x,
+                                std::int64_t stride) {
+  const std::int64_t col = (blockIdx.y * std::int64_t{kThreads} + threadIdx.x) * N;
+  if (col >= cols) return;
+  const Lanes<T, N> added = lanes_at<N>(delta + blockIdx.x * delta_stride, col);
+  Lanes<T, N>& sum = lanes_at<N>(x + blockIdx.x * stride, col);
+  for (int n = 0; n < N; ++n)
+    sum.numbers[n] = from_float<T>(to_float(sum.numbers[n]) + to_float(added.numbers[n]));
 }
 
 __global__ void rotation_table_kernel(const std::int32_t* positions, const float* inverse_frequencies,
@@ -108,41 +113,15 @@ __global__ void rotation_table_kernel(const std::int32_t* positions, const float
 template <typename T>
 __global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t heads,
                                        std::int64_t total_heads, int head_dim, const T* norm, float eps,
-                                       const float* cosines, const float* sines) {
-  constexpr int kPairs = kMostHeadDim / 2 / kWarp;  // that one thread holds of the largest head
+                                       Rotation rotation) {
   const std::int64_t head = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (head >= total_heads) return;
   const std::int64_t row = head / heads;
   T* numbers = x + row * stride + head % heads * head_dim;
-  const int half = head_dim / 2, lane = threadIdx.x % kWarp;
-
-  float first[kPairs], second[kPairs], squares = 0;
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    const int d = lane + pair * kWarp;
-    first[pair] = d < half ? to_float(numbers[d]) : 0;
-    second[pair] = d < half ? to_float(numbers[d + half]) : 0;
-    squares = fmaf(first[pair], first[pair], squares);
-    squares = fmaf(second[pair], second[pair], squares);
-  }
-  if (norm != nullptr) {
-    const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + eps);
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = lane + pair * kWarp;
-      if (d >= half) continue;
-      first[pair] = to_float(from_float<T>(first[pair] * scale * to_float(norm[d])));
-      second[pair] = to_float(from_float<T>(second[pair] * scale * to_float(norm[d + half])));
-    }
-  }
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    const int d = lane + pair * kWarp;
-    if (d >= half) continue;
-    const float cosine = cosines[row * half + d], sine = sines[row * half + d];
-    numbers[d] = from_float<T>(first[pair] * cosine - second[pair] * sine);
-    numbers[d + half] = from_float<T>(second[pair] * cosine + first[pair] * sine);
-  }
+  WarpHead<T, kMostHeadDim> in_registers(numbers, head_dim);
+  in_registers.normalise(norm, eps);
+  in_registers.rotate(rotation, row);
+  in_registers.store(numbers);
 }
 
 template <typename T, int N>
@@ -199,6 +178,15 @@ bool kernels_are_built() {
   return built;
 }
 
+bool kernels_can_overlap() {
+  static const bool can = [] {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, rotation_table_kernel), "looking for the kernels");
+    return attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90;
+  }();
+  return can;
+}
+
 void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream) {
   with_number_type(dtype, [&]<typename T>() {
     launch("embed", embed_kernel<T>, grid_of(out, kThreads), stream, static_cast<const T*>(table), ids,
@@ -206,14 +194,20 @@ void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& 
   });
 }
 
-void add_and_norm(DType dtype, const Rows& x, const Rows& delta, const void* weight, float eps,
-                  const Rows& out, cudaStream_t stream) {
+void norm_rows(DType dtype, const Rows& x, const void* weight, float eps, const Rows& out,
+               cudaStream_t stream) {
   const Rows gain{const_cast<void*>(weight), 1, x.cols, x.cols};
-  const bool adds = delta.rows > 0;
-  with_lanes(dtype, {x, adds ? delta : x, gain, out}, [&]<typename T, int N>() {
-    launch("add_and_norm", add_and_norm_kernel<T, N>, {static_cast<unsigned>(x.rows), kThreads}, stream,
-           static_cast<T*>(x.data), x.stride, adds ? static_cast<const T*>(delta.data) : nullptr,
-           delta.stride, static_cast<const T*>(weight), eps, x.cols, static_cast<T*>(out.data), out.stride);
+  with_lanes(dtype, {x, gain, out}, [&]<typename T, int N>() {
+    launch("norm_rows", norm_rows_kernel<T, N>, {static_cast<unsigned>(x.rows), kThreads}, stream,
+           static_cast<const T*>(x.data), x.stride, static_cast<const T*>(weight), eps, x.cols,
+           static_cast<T*>(out.data), out.stride);
+  });
+}
+
+void add_rows(DType dtype, const Rows& delta, const Rows& x, cudaStream_t stream) {
+  with_lanes(dtype, {delta, x}, [&]<typename T, int N>() {
+    launch("add_rows", add_rows_kernel<T, N>, grid_of(x, kThreads * N), stream,
+           static_cast<const T*>(delta.data), delta.stride, x.cols, static_cast<T*>(x.data), x.stride);
   });
 }
 
@@ -223,14 +217,15 @@ void rotation_table(const std::int32_t* positions, const float* inverse_frequenc
          inverse_frequencies, half, rows * half, cosines, sines);
 }
 
-void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const void* norm, float eps,
-                     const float* cosines, const float* sines, cudaStream_t stream) {
+void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const Norm& norm,
+                     const Rotation& rotation, cudaStream_t stream) {
+  if (!norm.weight.present() && rotation.cosines == nullptr) return;
   const std::int64_t heads = x.cols / head_dim;
   const auto blocks = static_cast<unsigned>(ceil_div(x.rows * heads, kThreads / kWarp));
   with_number_type(dtype, [&]<typename T>() {
     launch("norm_and_rotate", norm_and_rotate_kernel<T>, {blocks, kThreads}, stream, static_cast<T*>(x.data),
-           x.stride, heads, x.rows * heads, static_cast<int>(head_dim), static_cast<const T*>(norm), eps,
-           cosines, sines);
+           x.stride, heads, x.rows * heads, static_cast<int>(head_dim),
+           reinterpret_cast<const T*>(norm.weight.data), norm.eps, rotation);
   });
 }
 

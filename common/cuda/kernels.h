@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
+#include "common/base/matrix.h"
 
 namespace kvcache::cuda {
 
@@ -20,6 +21,11 @@ struct Rows {
   std::int64_t stride = 0;  ///< numbers between rows, >= cols
 };
 
+/// The rows of a matrix on the GPU.
+inline Rows rows_of(const Matrix& matrix) {
+  return {matrix.data, matrix.rows, matrix.cols, matrix.stride};
+}
+
 /// Whether this build has kernels for this GPU.
 bool kernels_are_built();
 
@@ -28,18 +34,22 @@ bool kernels_are_built();
 /// @param ids    [rows] on the GPU
 void embed(DType dtype, const void* table, const std::int32_t* ids, const Rows& out, cudaStream_t stream);
 
-/// x += delta, if delta has rows; then out = x / sqrt(mean(x^2) + eps) * weight, per row (RMSNorm).
-void add_and_norm(DType dtype, const Rows& x, const Rows& delta, const void* weight, float eps,
-                  const Rows& out, cudaStream_t stream);
+/// out = x / sqrt(mean(x^2) + eps) * weight, per row (RMSNorm).
+void norm_rows(DType dtype, const Rows& x, const void* weight, float eps, const Rows& out,
+               cudaStream_t stream);
+
+/// x += delta.
+void add_rows(DType dtype, const Rows& delta, const Rows& x, cudaStream_t stream);
 
 /// cosines and sines of positions[row] * inverse_frequencies[d], [rows, half] each.
 void rotation_table(const std::int32_t* positions, const float* inverse_frequencies, std::int64_t rows,
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
 
-/// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim], unless `norm` is nullptr; then
-/// rotates the pairs (d, d + head_dim / 2). head_dim is even and at most kMostHeadDim.
-void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const void* norm, float eps,
-                     const float* cosines, const float* sines, cudaStream_t stream);
+/// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim], if it has a weight; then
+/// rotates the pairs (d, d + head_dim / 2), if there is a rotation. head_dim is even and at most
+/// kMostHeadDim.
+void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const Norm& norm,
+                     const Rotation& rotation, cudaStream_t stream);
 
 /// out = gate / (1 + e^-gate) * up.
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream);

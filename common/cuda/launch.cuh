@@ -20,7 +20,15 @@ struct LaunchShape {
   dim3 grid;                     ///< thread blocks; 0 in any direction: the kernel is not started
   dim3 block;                    ///< threads of a thread block
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory
+  /// Programmatic dependent launch: the kernel may start while the one before it in the stream still runs, if
+  /// that one has called `start_next_kernel`. Before it calls `wait_for_earlier_kernels`, it reads nothing
+  /// that a kernel of the same pass has written, and writes nothing.
+  bool overlaps = false;
 };
+
+/// Whether this build has kernels that can overlap for this GPU (compute capability 9.0). Others run one
+/// after the other.
+bool kernels_can_overlap();
 
 /// Starts `kernel` in `stream` and checks that it started. An empty grid starts nothing.
 /// @param name  of the kernel, for the error
@@ -28,6 +36,12 @@ template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             std::type_identity_t<Parameters>... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (shape.overlaps) {
+    // A multiprocessor holds two kernels at once only if both want its memory split in the same way.
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared),
+          name);
+  }
   constexpr std::size_t kSharedWithoutAsking = 48 * 1024;
   if (shape.shared_bytes > kSharedWithoutAsking) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -39,7 +53,26 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = shape.overlaps && kernels_can_overlap() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+/// Lets the next kernel of the stream start as soon as every thread block of this one has called this.
+__device__ inline void start_next_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Waits until the kernels before this one are done and their results can be read.
+__device__ inline void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 /// numerator / denominator, rounded up; neither is negative.

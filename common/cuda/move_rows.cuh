@@ -1,7 +1,7 @@
 /// @file
-/// Moving K and V rows within the GPU's memory: what scatter (scatter.cu) and gather
-/// (step3_paged/cuda_gather.cu) share. Numbers are moved as bits, so only their size matters. Chapter:
-/// step3_paged/README.md.
+/// Moving K and V rows within the GPU's memory: what scatter (scatter.cu), gather
+/// (step3_paged/cuda_gather.cu) and attention that stores its own row (attention_mma_decode.cu) share.
+/// Numbers are moved as bits, so only their size matters. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <algorithm>
@@ -60,6 +60,30 @@ __device__ inline std::int64_t row_of_lane() {
 /// For `move_row`: changes neither K nor V.
 struct AsTheyAre {
   __device__ void operator()(RowPack&, RowPack&) const {}  ///< of K, of V
+};
+
+/// Keeps a number of V that is not finite from spreading: V is stored as 0 and K as NaN. A prefill kernel
+/// multiplies every V of its tile, that of a later token by the weight 0, and 0 times NaN is NaN. So a
+/// damaged token would damage the tokens before it, and the requests that share their blocks. Stored like
+/// this, it damages through its scores the tokens that attend to it, and no others.
+template <typename Bits>
+struct KeepToItself {
+  Bits exponent;  ///< the exponent's bits; all are set in NaN and infinity alone
+
+  /// One number of K and the number of V at its place.
+  __device__ void operator()(Bits& k, Bits& v) const {
+    if ((v & exponent) != exponent) return;
+    k = static_cast<Bits>(~Bits{0});
+    v = 0;
+  }
+  /// The same for all numbers of two packs.
+  __device__ void operator()(RowPack& k, RowPack& v) const {
+    constexpr int kNumbers = sizeof(RowPack) / sizeof(Bits);
+    Bits* const k_numbers = reinterpret_cast<Bits*>(&k);
+    Bits* const v_numbers = reinterpret_cast<Bits*>(&v);
+#pragma unroll
+    for (int n = 0; n < kNumbers; ++n) (*this)(k_numbers[n], v_numbers[n]);
+  }
 };
 
 /// Moves one row of K and one of V, [packs] each. A lane starts all loads of a round, eight of 16 bytes,

@@ -13,11 +13,11 @@
 
 namespace kvcache::cuda {
 
-/// A decode pass starts some ten kernels per layer, and the host takes longer to start one than most of them
-/// run. A CUDA graph starts all of them at once. It fixes the arguments of every kernel, so a recording may
-/// be played for another pass only if that pass has the same addresses and sizes; the contents of memory may
-/// differ. Equal keys say that the pass has the same sizes in the same store. No buffer has moved as long as
-/// nothing was allocated on the GPU, so an allocation ends all recordings.
+/// A decode pass starts five to ten kernels per layer, and the host takes longer to start one than most of
+/// them run. A CUDA graph starts all of them at once. It fixes the arguments of every kernel, so a recording
+/// may be played for another pass only if that pass has the same addresses and sizes; the contents of memory
+/// may differ. Equal keys say that the pass has the same sizes in the same store. No buffer has moved as long
+/// as nothing was allocated on the GPU, so an allocation ends all recordings.
 class RecordedPasses {
  public:
   /// Queues `work` in `stream`. The first call with a key calls `work`, the second records and plays it,

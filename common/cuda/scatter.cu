@@ -8,28 +8,6 @@
 namespace kvcache::cuda {
 namespace {
 
-/// Keeps a number of V that is not finite from spreading: V is stored as 0 and K as NaN. A prefill kernel
-/// multiplies every V of its tile, that of a later token by the weight 0, and 0 times NaN is NaN. So a
-/// damaged token would damage the tokens before it, and the requests that share their blocks. Stored like
-/// this, it damages through its scores the tokens that attend to it, and no others.
-template <typename Bits>
-struct KeepToItself {
-  Bits exponent;  ///< the exponent's bits; all are set in NaN and infinity alone
-
-  __device__ void operator()(Bits& k, Bits& v) const {
-    if ((v & exponent) != exponent) return;
-    k = static_cast<Bits>(~Bits{0});
-    v = 0;
-  }
-  __device__ void operator()(RowPack& k, RowPack& v) const {
-    constexpr int kNumbers = sizeof(RowPack) / sizeof(Bits);
-    Bits* const k_numbers = reinterpret_cast<Bits*>(&k);
-    Bits* const v_numbers = reinterpret_cast<Bits*>(&v);
-#pragma unroll
-    for (int n = 0; n < kNumbers; ++n) (*this)(k_numbers[n], v_numbers[n]);
-  }
-};
-
 template <typename Bits>
 KeepToItself<Bits> keep_to_itself(DType dtype) {
   const std::uint32_t exponent = dtype == DType::f32 ? 0x7F800000U : dtype == DType::bf16 ? 0x7F80U : 0x7C00U;

@@ -11,7 +11,7 @@
 
 namespace kvcache {
 
-/// Holds K and V of all layers, at the slots that plans name. A pass calls `begin`, then `write` and `attend`
+/// Holds K and V of all layers, at the slots that plans name. A pass calls `begin`, then `store_and_attend`
 /// for each layer, then `end`.
 class KvStore {
  public:
@@ -22,11 +22,12 @@ class KvStore {
   /// Two passes with equal keys and equal shapes queue the same kernels with the same arguments, so the
   /// second may replay the first. Empty: never replay. Asked for after `begin`.
   virtual std::vector<std::int64_t> launch_key() const { return {}; }
-  /// Keeps this pass's `k` and `v` [tokens, kv_heads * head_dim] of one layer at the plan's slots.
-  virtual void write(std::int64_t layer, const Matrix& k, const Matrix& v) = 0;
-  /// Causal attention of `q` [tokens, heads * head_dim] over each sequence's context, into `out` (same
-  /// shape).
-  virtual void attend(std::int64_t layer, const Matrix& q, Matrix& out) = 0;
+  /// Normalises and rotates the heads of q and k as `heads` says, keeps k and v of one layer at the plan's
+  /// slots, and computes the causal attention of q over each sequence's context, into `out` (as q). Each head
+  /// is rounded to the activations' type after its norm and after its rotation, k and v are rounded to the
+  /// store's type, and `out` is rounded once.
+  virtual void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                                Matrix& out) = 0;
   /// The pass is over.
   virtual void end() {}
 

@@ -25,25 +25,26 @@ class Backend {
 
   /// out[row] = table[ids[row]].
   virtual void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) = 0;
-  /// For each row: x += delta, if `delta` has rows; then out = x / sqrt(mean(x^2) + eps) * weight. It is one
-  /// operation, so that a GPU reads x once.
-  virtual void add_and_norm(Matrix& x, const Matrix& delta, const Weight& weight, float eps, Matrix& out) = 0;
   /// One product y = x W^T + b.
   struct Product {
     const Projection* projection;  ///< W and b
     Matrix* out;                   ///< y, [rows of x, out features]
   };
-  /// Computes all `products` of one x.
-  virtual void project(const Matrix& x, std::span<const Product> products) = 0;
-  /// Sets the rotation of each row of the pass: angle = position * inverse_frequency, for `positions` [rows]
-  /// and `inverse_frequencies` [head_dim / 2].
-  virtual void set_positions(std::span<const std::int32_t> positions,
-                             std::span<const float> inverse_frequencies) = 0;
-  /// Normalises each head of x [rows, heads * head_dim] with `norm` [head_dim], if the model has it, then
-  /// rotates the head.
-  virtual void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Weight& norm, float eps) = 0;
-  /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g).
-  virtual void swiglu(const Matrix& gate, const Matrix& up, Matrix& out) = 0;
+  /// Computes all `products` of the normalised rows of x. A row is rounded after its norm and after its
+  /// product.
+  virtual void norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) = 0;
+  /// out = silu(g) * u, where silu(g) = g / (1 + e^-g), and g and u are the products `gate` and `up` of the
+  /// normalised rows of x. Rounded are: a row after its norm, g, u, and out.
+  virtual void norm_and_gate(const Matrix& x, const Norm& norm, const Projection& gate, const Projection& up,
+                             Matrix& out) = 0;
+  /// sum += x W^T + b. Without b, a number is rounded once, after the addition; with b, the product is
+  /// rounded too.
+  virtual void project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) = 0;
+  /// The rotation of each row of a pass: angle = position * inverse_frequency, for `positions` [rows] and
+  /// `inverse_frequencies` [head_dim / 2].
+  /// @return tables that stay until the next call; in passes of as many rows they have the same addresses
+  virtual Rotation set_positions(std::span<const std::int32_t> positions,
+                                 std::span<const float> inverse_frequencies) = 0;
   /// Runs `layers`, which calls this backend and a store. A device may instead replay the work that an
   /// earlier call with the same key queued. Then `layers` is not called, so the host does not change the
   /// shape of any matrix.

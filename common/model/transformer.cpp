@@ -1,5 +1,5 @@
 /// @file
-/// See transformer.h. Read `forward` first, then the two blocks.
+/// See transformer.h. Read `forward` first, then `layer`.
 #include "common/model/transformer.h"
 
 #include <cmath>
@@ -76,26 +76,20 @@ std::int64_t Transformer::weight_bytes_of_a_pass() const {
 
 void Transformer::forward(const PassPlan& plan, KvStore& store) {
   store.begin(plan);
-  backend_->set_positions(plan.positions, inverse_frequencies_);
+  rotation_ = backend_->set_positions(plan.positions, inverse_frequencies_);
   backend_->embed(weights_.embedding, plan.token_ids, hidden_);
-  delta_.rows = 0;  // there is no result of a block to add yet
+  backend_->resize(attended_, hidden_.rows, config_.heads * config_.head_dim);
   std::vector<std::int64_t> key = store.launch_key();
   if (!key.empty()) key.push_back(hidden_.rows);
   backend_->run_layers(key, [&] {
-    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-      attention_block(layer, store);
-      mlp_block(layer);
-    }
+    for (std::int64_t number = 0; number < config_.layers; ++number) layer(number, store);
   });
-  delta_.rows = hidden_.rows;  // as the last layer leaves it
   store.end();
 
   backend_->select_rows(hidden_, plan.logits_rows, last_);
-  backend_->select_rows(delta_, plan.logits_rows, last_delta_);
-  backend_->add_and_norm(last_, last_delta_, weights_.final_norm, config_.rms_norm_eps, normed_);
   const Projection head{weights_.lm_head, {}};
   const Backend::Product product{&head, &logits_};
-  backend_->project(normed_, {&product, 1});
+  backend_->norm_and_project(last_, {weights_.final_norm, config_.rms_norm_eps}, {&product, 1});
 }
 
 std::vector<float> Transformer::logits() {
@@ -104,28 +98,19 @@ std::vector<float> Transformer::logits() {
   return numbers;
 }
 
-void Transformer::attention_block(std::int64_t layer, KvStore& store) {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  backend_->add_and_norm(hidden_, delta_, weights.attention_norm, config_.rms_norm_eps, normed_);
+void Transformer::layer(std::int64_t number, KvStore& store) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(number)];
+  const float eps = config_.rms_norm_eps;
   const Backend::Product qkv[] = {{&weights.q, &q_}, {&weights.k, &k_}, {&weights.v, &v_}};
-  backend_->project(normed_, qkv);
-  backend_->norm_and_rotate(q_, config_.head_dim, weights.q_norm, config_.rms_norm_eps);
-  backend_->norm_and_rotate(k_, config_.head_dim, weights.k_norm, config_.rms_norm_eps);
-  store.write(layer, k_, v_);
-  backend_->resize(attended_, q_.rows, q_.cols);
-  store.attend(layer, q_, attended_);
-  const Backend::Product output{&weights.o, &delta_};
-  backend_->project(attended_, {&output, 1});
-}
+  const HeadSettings heads{{weights.q_norm, eps}, {weights.k_norm, eps}, rotation_};
 
-void Transformer::mlp_block(std::int64_t layer) {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  backend_->add_and_norm(hidden_, delta_, weights.mlp_norm, config_.rms_norm_eps, normed_);
-  const Backend::Product gate_up[] = {{&weights.gate, &gate_}, {&weights.up, &up_}};
-  backend_->project(normed_, gate_up);
-  backend_->swiglu(gate_, up_, activated_);
-  const Backend::Product down{&weights.down, &delta_};
-  backend_->project(activated_, {&down, 1});
+  // The attention block.
+  backend_->norm_and_project(hidden_, {weights.attention_norm, eps}, qkv);
+  store.store_and_attend(number, heads, {q_, k_, v_}, attended_);
+  backend_->project_and_add(attended_, weights.o, hidden_);
+  // The MLP block.
+  backend_->norm_and_gate(hidden_, {weights.mlp_norm, eps}, weights.gate, weights.up, activated_);
+  backend_->project_and_add(activated_, weights.down, hidden_);
 }
 
 }  // namespace kvcache

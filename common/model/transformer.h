@@ -45,20 +45,18 @@ class Transformer {
   [[nodiscard]] std::vector<float> logits();
 
  private:
-  void attention_block(std::int64_t layer, KvStore& store);
-  void mlp_block(std::int64_t layer);
+  void layer(std::int64_t number, KvStore& store);
 
   ModelConfig config_;
   Weights weights_;
   std::unique_ptr<Backend> backend_;
   std::vector<float> inverse_frequencies_;  // [head_dim / 2]
+  Rotation rotation_;                       // of the pass
   Matrix hidden_;                           // [tokens, hidden] the rows that blocks add to
-  Matrix normed_;                           // [tokens, hidden]
-  Matrix q_, k_, v_, attended_;   // [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim]
-  Matrix gate_, up_, activated_;  // [tokens, intermediate]
-  Matrix delta_;                  // [tokens, hidden] a block's result; the next norm adds it to hidden_
-  Matrix last_, last_delta_;      // [logits_rows, hidden]
-  Matrix logits_;                 // [logits_rows, vocab]
+  Matrix q_, k_, v_, attended_;  // [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim]
+  Matrix activated_;             // [tokens, intermediate]
+  Matrix last_;                  // [logits_rows, hidden]
+  Matrix logits_;                // [logits_rows, vocab]
 };
 
 }  // namespace kvcache

@@ -110,11 +110,8 @@ TEST(ProgressLine, IsRedrawnInPlaceAndErased) {
 class SilentStore final : public KvStore {
  public:
   void begin(const PassPlan&) override { calls += "begin "; }
-  void write(std::int64_t layer, const Matrix&, const Matrix&) override {
-    calls += "write " + std::to_string(layer) + " ";
-  }
-  void attend(std::int64_t layer, const Matrix&, Matrix&) override {
-    calls += "attend " + std::to_string(layer) + " ";
+  void store_and_attend(std::int64_t layer, const HeadSettings&, const NewRows&, Matrix&) override {
+    calls += "layer " + std::to_string(layer) + " ";
   }
   void end() override { calls += "end "; }
   std::int64_t gathered_bytes() const override { return 7; }
@@ -123,7 +120,7 @@ class SilentStore final : public KvStore {
   std::string calls;
 };
 
-/// A pass of some tokens through two layers; `between` is called before each write and before the end.
+/// A pass of some tokens through two layers; `between` is called before each and before the end.
 void run_pass(KvStore& store, std::size_t tokens, const std::function<void()>& between) {
   PassPlan plan;
   plan.add(0, std::vector<std::int32_t>(tokens, 1), 0);
@@ -131,8 +128,7 @@ void run_pass(KvStore& store, std::size_t tokens, const std::function<void()>& b
   store.begin(plan);
   for (const std::int64_t layer : {0, 1}) {
     between();
-    store.write(layer, none, none);
-    store.attend(layer, none, none);
+    store.store_and_attend(layer, {}, {none, none, none}, none);
   }
   between();
   store.end();
@@ -165,7 +161,7 @@ TEST(PassProgress, HandsEverythingOnToTheStoreBehindIt) {
   SilentStore store;
   PassProgress progress(store, 2, false);
   run_pass(progress, 3, [] {});
-  EXPECT_EQ(store.calls, "begin write 0 attend 0 write 1 attend 1 end ");
+  EXPECT_EQ(store.calls, "begin layer 0 layer 1 end ");
   EXPECT_EQ(progress.gathered_bytes(), 7);
   EXPECT_EQ(progress.launch_key(), std::vector<std::int64_t>{8});
 }

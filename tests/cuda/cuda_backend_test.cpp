@@ -10,7 +10,9 @@
 
 #include "common/base/number.h"
 #include "common/cpu/cpu_backend.h"
+#include "common/cpu/rows.h"
 #include "common/cuda/device_weights.h"
+#include "common/cuda/kernels.h"
 #include "tests/support/gpu.h"
 #include "tests/support/random_numbers.h"
 
@@ -121,21 +123,23 @@ TEST_F(CudaBackend, EmbedsAsTheCpuDoes) {
   }
 }
 
-TEST_F(CudaBackend, AddsAndNormalisesAsTheCpuDoes) {
+TEST_F(CudaBackend, NormalisesAndAddsAsTheCpuDoes) {
   for (const DType dtype : types()) {
     use(dtype);
     for (const std::int64_t width : kWidths) {
       for (const std::int64_t rows : {1, 7}) {
-        Both x = matrices(rows, width, 2), out;
-        const Both delta = matrices(rows, width, 3);
+        const Both x = matrices(rows, width, 2);
+        Both sum = matrices(rows, width, 3), out = matrices(rows, width, 3);
         const BothWeights gain = weights(1, width, 4);
-        cpu_->add_and_norm(x.cpu, {}, gain.cpu, 1e-5F, out.cpu);
-        gpu_->add_and_norm(x.gpu, {}, gain.gpu, 1e-5F, out.gpu);
+        cpu::norm_rows(x.cpu, {gain.cpu, 1e-5F}, dtype, threads_, out.cpu);
+        cuda::norm_rows(dtype, cuda::rows_of(x.gpu), gain.gpu.data, 1e-5F, cuda::rows_of(out.gpu), stream());
         expect_same(out, "norm");
-        cpu_->add_and_norm(x.cpu, delta.cpu, gain.cpu, 1e-5F, out.cpu);
-        gpu_->add_and_norm(x.gpu, delta.gpu, gain.gpu, 1e-5F, out.gpu);
-        EXPECT_EQ(read(*gpu_, x.gpu), read(*cpu_, x.cpu)) << "one addition, one rounding";
-        expect_same(out, "add and norm");
+        for (std::int64_t row = 0; row < rows; ++row) {
+          for (std::int64_t col = 0; col < width; ++col)
+            sum.cpu.row(row)[col] = round_to(dtype, sum.cpu.row(row)[col] + x.cpu.row(row)[col]);
+        }
+        cuda::add_rows(dtype, cuda::rows_of(x.gpu), cuda::rows_of(sum.gpu), stream());
+        EXPECT_EQ(read(*gpu_, sum.gpu), read(*cpu_, sum.cpu)) << "one addition, one rounding";
       }
     }
   }
@@ -144,18 +148,26 @@ TEST_F(CudaBackend, AddsAndNormalisesAsTheCpuDoes) {
 TEST_F(CudaBackend, ProjectsAsTheCpuDoesWithAndWithoutBias) {
   for (const DType dtype : types()) {
     use(dtype);
-    for (const std::int64_t in : {8, 64, 200}) {
-      for (const std::int64_t rows : {1, 5, 70}) {
+    for (const std::int64_t in : {8, 64, 200, 256, 1280}) {  // the last two fit the kernels for few rows
+      for (const std::int64_t rows : {1, 5, 16, 70}) {
         const Both x = matrices(rows, in, 5);
+        const BothWeights gain = weights(1, in, 4);
         for (const bool biased : {false, true}) {
           const BothWeights weight = weights(48, in, 6), bias = weights(1, 48, 7);
-          Both out;
+          Both out, sum = matrices(rows, 48, 8), activated;
           const Projection cpu{weight.cpu, biased ? bias.cpu : Weight{}};
           const Projection gpu{weight.gpu, biased ? bias.gpu : Weight{}};
           const Backend::Product cpu_product{&cpu, &out.cpu}, gpu_product{&gpu, &out.gpu};
-          cpu_->project(x.cpu, {&cpu_product, 1});
-          gpu_->project(x.gpu, {&gpu_product, 1});
-          expect_same(out, "project");
+          cpu_->norm_and_project(x.cpu, {gain.cpu, 1e-5F}, {&cpu_product, 1});
+          gpu_->norm_and_project(x.gpu, {gain.gpu, 1e-5F}, {&gpu_product, 1});
+          expect_same(out, "norm and project");
+          cpu_->project_and_add(x.cpu, cpu, sum.cpu);
+          gpu_->project_and_add(x.gpu, gpu, sum.gpu);
+          expect_same(sum, "project and add");
+          const BothWeights up = weights(48, in, 9);
+          cpu_->norm_and_gate(x.cpu, {gain.cpu, 1e-5F}, cpu, {up.cpu, cpu.bias}, activated.cpu);
+          gpu_->norm_and_gate(x.gpu, {gain.gpu, 1e-5F}, gpu, {up.gpu, gpu.bias}, activated.gpu);
+          expect_same(activated, "norm and gate");
         }
       }
     }
@@ -182,12 +194,13 @@ TEST_F(CudaBackend, ProjectsThreeAtOnceWhenTheirWeightsLieTogether) {
         const LayerWeights& layer = uploaded.layers[0];
         for (const std::int64_t rows : {1, 9, 3}) {  // grows and shrinks
           const Both x = matrices(rows, 64, 8);
+          const BothWeights gain = weights(1, 64, 9);
           Both q, k, v;
           const Backend::Product cpu[] = {
               {projections[0], &q.cpu}, {projections[1], &k.cpu}, {projections[2], &v.cpu}};
           const Backend::Product gpu[] = {{&layer.q, &q.gpu}, {&layer.k, &k.gpu}, {&layer.v, &v.gpu}};
-          cpu_->project(x.cpu, cpu);
-          gpu_->project(x.gpu, gpu);
+          cpu_->norm_and_project(x.cpu, {gain.cpu, 1e-5F}, cpu);
+          gpu_->norm_and_project(x.gpu, {gain.gpu, 1e-5F}, gpu);
           expect_same(q, "q");
           expect_same(k, "k");
           expect_same(v, "v");
@@ -206,14 +219,18 @@ TEST_F(CudaBackend, NormalisesAndRotatesHeadsAsTheCpuDoes) {
         speeds.push_back(
             static_cast<float>(std::pow(1e6, -2.0 * static_cast<double>(d) / static_cast<double>(head_dim))));
       const std::vector<std::int32_t> positions{0, 1, 77, 9000, 131071};
-      cpu_->set_positions(positions, speeds);
-      gpu_->set_positions(positions, speeds);
-      const BothWeights norm = weights(1, head_dim, 9);
+      const Rotation on_cpu = cpu_->set_positions(positions, speeds);
+      const Rotation on_gpu = gpu_->set_positions(positions, speeds);
+      const BothWeights gain = weights(1, head_dim, 9);
       for (const bool normed : {false, true}) {
-        Both x = matrices(5, 3 * head_dim, 10);
-        cpu_->norm_and_rotate(x.cpu, head_dim, normed ? norm.cpu : Weight{}, 1e-6F);
-        gpu_->norm_and_rotate(x.gpu, head_dim, normed ? norm.gpu : Weight{}, 1e-6F);
-        expect_same(x, normed ? "norm and rotate" : "rotate");
+        for (const bool rotated : {false, true}) {
+          Both x = matrices(5, 3 * head_dim, 10);
+          cpu::norm_and_rotate(x.cpu, head_dim, {normed ? gain.cpu : Weight{}, 1e-6F},
+                               rotated ? on_cpu : Rotation{}, dtype, threads_);
+          cuda::norm_and_rotate(dtype, cuda::rows_of(x.gpu), head_dim, {normed ? gain.gpu : Weight{}, 1e-6F},
+                                rotated ? on_gpu : Rotation{}, stream());
+          expect_same(x, "norm and rotate");
+        }
       }
     }
   }
@@ -224,9 +241,9 @@ TEST_F(CudaBackend, GatesAsTheCpuDoes) {
     use(dtype);
     for (const std::int64_t width : kWidths) {
       const Both gate = matrices(5, width, 11), up = matrices(5, width, 12);
-      Both out;
-      cpu_->swiglu(gate.cpu, up.cpu, out.cpu);
-      gpu_->swiglu(gate.gpu, up.gpu, out.gpu);
+      Both out = matrices(5, width, 13);
+      cpu::swiglu(gate.cpu, up.cpu, dtype, threads_, out.cpu);
+      cuda::swiglu(dtype, cuda::rows_of(gate.gpu), cuda::rows_of(up.gpu), cuda::rows_of(out.gpu), stream());
       expect_same(out, "swiglu");
     }
   }
@@ -269,16 +286,65 @@ TEST_F(CudaBackend, ARowsResultIsTheSameAloneAndAmongOthers) {
   constexpr std::int64_t kWidth = 1024;
   const BothWeights gain = weights(1, kWidth, 15);
   const Both x = matrices(33, kWidth, 16);
-  Matrix all = x.gpu, out;
-  gpu_->add_and_norm(all, {}, gain.gpu, 1e-5F, out);
+  Matrix out;
+  gpu_->resize(out, 33, kWidth);
+  cuda::norm_rows(dtype_, cuda::rows_of(x.gpu), gain.gpu.data, 1e-5F, cuda::rows_of(out), stream());
   const std::vector<float> together = read(*gpu_, out);
   for (const std::int64_t row : {0, 17, 32}) {
     Matrix one = x.gpu;
     one.data = static_cast<std::byte*>(one.data) + row * one.stride * size_of(dtype_);
-    one.rows = 1;
-    gpu_->add_and_norm(one, {}, gain.gpu, 1e-5F, out);
+    one.rows = out.rows = 1;
+    cuda::norm_rows(dtype_, cuda::rows_of(one), gain.gpu.data, 1e-5F, cuda::rows_of(out), stream());
     EXPECT_EQ(read(*gpu_, out),
               std::vector<float>(together.begin() + row * kWidth, together.begin() + (row + 1) * kWidth));
+  }
+}
+
+/// Up to 16 rows are multiplied by kernels of our own, more by cuBLAS.
+TEST_F(CudaBackend, FewRowsHaveTheSameBitsAtEveryNumberOfRowsAndNearThemBeyond) {
+  constexpr std::int64_t kIn = 768, kOuts = 48, kFew = 16;
+  for (const DType dtype : types()) {
+    if (dtype == DType::f32) continue;
+    use(dtype);
+    const Matrix x = matrices(kFew + 1, kIn, 31).gpu, before = matrices(kFew + 1, kOuts, 32).gpu;
+    const Norm norm{weights(1, kIn, 33).gpu, 1e-6F};
+    for (const bool biased : {false, true}) {
+      const Weight bias = biased ? weights(1, kOuts, 34).gpu : Weight{};
+      const Projection first{weights(kOuts, kIn, 35).gpu, bias}, second{weights(kOuts, kIn, 36).gpu, bias};
+      /// The results of all three operations with some rows from `begin` on.
+      const auto results = [&](std::int64_t begin, std::int64_t rows) {
+        const auto part = [&](const Matrix& of) {
+          Matrix some = of;
+          some.data = static_cast<std::byte*>(of.data) + begin * of.stride * size_of(dtype);
+          some.rows = rows;
+          return some;
+        };
+        std::vector<Matrix> all(3);
+        const Backend::Product product{&first, &all[0]};
+        gpu_->norm_and_project(part(x), norm, {&product, 1});
+        gpu_->norm_and_gate(part(x), norm, first, second, all[1]);
+        std::vector<std::int32_t> own(static_cast<std::size_t>(rows));
+        std::iota(own.begin(), own.end(), static_cast<std::int32_t>(begin));
+        gpu_->select_rows(before, own, all[2]);
+        gpu_->project_and_add(part(x), first, all[2]);
+        std::vector<std::vector<float>> numbers;
+        for (const Matrix& matrix : all) numbers.push_back(read(*gpu_, matrix));
+        return numbers;
+      };
+      const auto together = results(0, kFew), more = results(0, kFew + 1);
+      for (std::size_t n = 0; n < 3; ++n) {
+        const auto rows_of = [&](const std::vector<float>& numbers, std::int64_t begin, std::int64_t rows) {
+          return std::vector<float>(numbers.begin() + begin * kOuts,
+                                    numbers.begin() + (begin + rows) * kOuts);
+        };
+        for (std::int64_t rows = 1; rows <= kFew; ++rows) {
+          EXPECT_EQ(results(0, rows)[n], rows_of(together[n], 0, rows))
+              << "operation " << n << ", rows " << rows;
+          EXPECT_EQ(results(rows - 1, 1)[n], rows_of(together[n], rows - 1, 1)) << "operation " << n;
+        }
+        expect_close(rows_of(more[n], 0, kFew), together[n], dtype, "the same by cuBLAS");
+      }
+    }
   }
 }
 
@@ -289,32 +355,33 @@ TEST_F(CudaBackend, LargePassesMayHaveMoreThan65535Rows) {
   std::vector<std::int32_t> numbers_of_rows(kRows);
   std::iota(numbers_of_rows.rbegin(), numbers_of_rows.rend(), 0);
   const BothWeights table = weights(kRows, kWidth, 17), gain = weights(1, kWidth, 18);
-  Both x, normed, y, z;
+  Both x, y, z;
   cpu_->embed(table.cpu, numbers_of_rows, x.cpu);
   gpu_->embed(table.gpu, numbers_of_rows, x.gpu);
   EXPECT_EQ(read(*gpu_, x.gpu), read(*cpu_, x.cpu));
-  cpu_->add_and_norm(x.cpu, {}, gain.cpu, 1e-5F, normed.cpu);
-  gpu_->add_and_norm(x.gpu, {}, gain.gpu, 1e-5F, normed.gpu);
-  expect_same(normed, "norm");
 
   const BothWeights weight = weights(kWidth, kWidth, 19), bias = weights(1, kWidth, 20);
   const Projection cpu{weight.cpu, bias.cpu}, gpu{weight.gpu, bias.gpu};
   const Backend::Product cpu_product{&cpu, &y.cpu}, gpu_product{&gpu, &y.gpu};
-  cpu_->project(x.cpu, {&cpu_product, 1});
-  gpu_->project(x.gpu, {&gpu_product, 1});
-  expect_same(y, "project");
-  cpu_->swiglu(x.cpu, y.cpu, z.cpu);
-  gpu_->swiglu(x.gpu, y.gpu, z.gpu);
-  expect_same(z, "swiglu");
+  const Norm cpu_norm{gain.cpu, 1e-5F}, gpu_norm{gain.gpu, 1e-5F};
+  cpu_->norm_and_project(x.cpu, cpu_norm, {&cpu_product, 1});
+  gpu_->norm_and_project(x.gpu, gpu_norm, {&gpu_product, 1});
+  expect_same(y, "norm and project");
+  cpu_->norm_and_gate(x.cpu, cpu_norm, cpu, cpu, z.cpu);
+  gpu_->norm_and_gate(x.gpu, gpu_norm, gpu, gpu, z.gpu);
+  expect_same(z, "norm and gate");
+  cpu_->project_and_add(x.cpu, cpu, y.cpu);
+  gpu_->project_and_add(x.gpu, gpu, y.gpu);
+  expect_same(y, "project and add");
   cpu_->select_rows(x.cpu, numbers_of_rows, z.cpu);
   gpu_->select_rows(x.gpu, numbers_of_rows, z.gpu);
   EXPECT_EQ(read(*gpu_, z.gpu), read(*cpu_, z.cpu));
 
   const std::vector<float> speeds{1, 0.1F, 0.01F, 0.001F};
-  cpu_->set_positions(numbers_of_rows, speeds);
-  gpu_->set_positions(numbers_of_rows, speeds);
-  cpu_->norm_and_rotate(x.cpu, kWidth, gain.cpu, 1e-6F);
-  gpu_->norm_and_rotate(x.gpu, kWidth, gain.gpu, 1e-6F);
+  const Rotation on_cpu = cpu_->set_positions(numbers_of_rows, speeds);
+  const Rotation on_gpu = gpu_->set_positions(numbers_of_rows, speeds);
+  cpu::norm_and_rotate(x.cpu, kWidth, cpu_norm, on_cpu, DType::f32, threads_);
+  cuda::norm_and_rotate(DType::f32, cuda::rows_of(x.gpu), kWidth, gpu_norm, on_gpu, stream());
   expect_same(x, "norm and rotate");
 }
 
@@ -325,7 +392,7 @@ TEST_F(CudaBackend, LargeMatricesOfMoreThanTwoToThe31NumbersKeepTheirLastRowsRig
     GTEST_SKIP() << "needs 14 GB of the GPU's memory";
   use(DType::f16);
   Matrix gate, up, out;
-  for (Matrix* matrix : {&gate, &up}) {
+  for (Matrix* matrix : {&gate, &up, &out}) {
     gpu_->resize(*matrix, kRows, kWidth);
     cuda::check(cudaMemsetAsync(matrix->data, 0, static_cast<std::size_t>(kRows * kWidth * 2), stream()),
                 "a test");
@@ -344,10 +411,12 @@ TEST_F(CudaBackend, LargeMatricesOfMoreThanTwoToThe31NumbersKeepTheirLastRowsRig
       numbers.push_back(read_number(DType::f16, &bytes[static_cast<std::size_t>(2 * col)]));
     return numbers;
   };
-  gpu_->swiglu(gate, up, out);
+  const cuda::Rows rows = cuda::rows_of(gate), more = cuda::rows_of(up), to = cuda::rows_of(out);
+  cuda::swiglu(DType::f16, rows, more, to, stream());
   EXPECT_EQ(last_row(), std::vector<float>(kWidth, round_to(DType::f16, 1 / (1 + std::exp(-1.0F)))));
   const cuda::DeviceBuffer<std::byte> gain = on_gpu(ones);
-  gpu_->add_and_norm(gate, up, {DType::f16, 1, kWidth, gain.data()}, 0.0F, out);
+  cuda::add_rows(DType::f16, more, rows, stream());
+  cuda::norm_rows(DType::f16, rows, gain.data(), 0.0F, to, stream());
   EXPECT_EQ(last_row(), std::vector<float>(kWidth, 1.0F));
   gpu_->select_rows(gate, std::vector<std::int32_t>{kRows - 1}, up);
   out = up;

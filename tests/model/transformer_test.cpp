@@ -52,9 +52,9 @@ class WatchedStore final : public KvStore {
       : store_(config, dtype, threads) {}
 
   void begin(const PassPlan& plan) override { store_.begin(plan); }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override {
-    store_.attend(layer, q, out);
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override {
+    store_.store_and_attend(layer, heads, rows, out);
     if (layer > 0) return;
     attended.resize(out.rows, out.cols);
     for (std::int64_t row = 0; row < out.rows; ++row)

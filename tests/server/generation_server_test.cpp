@@ -105,8 +105,10 @@ class GatedStore final : public KvStore {
     if (--fails_in_ == 0) throw RunError("the device is gone");
     store_.begin(plan);
   }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override { store_.attend(layer, q, out); }
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override {
+    store_.store_and_attend(layer, heads, rows, out);
+  }
 
  private:
   KvStore& store_;

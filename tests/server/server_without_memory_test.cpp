@@ -72,8 +72,10 @@ class ArmingStore final : public KvStore {
     if (is_first_.exchange(false)) fails_in = place_.load();
     store_.begin(plan);
   }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override { store_.write(layer, k, v); }
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override { store_.attend(layer, q, out); }
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override {
+    store_.store_and_attend(layer, heads, rows, out);
+  }
 
  private:
   KvStore& store_;

@@ -62,27 +62,23 @@ class TwinStores final : public KvStore {
       store->begin(plan);
     contiguous_.begin(plan.row_begin, plan.context_len);
   }
-  void write(std::int64_t layer, const Matrix& k, const Matrix& v) override {
-    cpu.write(layer, k, v);
-    const Matrix gpu_k = matrix_on_gpu(k, dtype_, device_), gpu_v = matrix_on_gpu(v, dtype_, device_);
-    paged.write(layer, gpu_k, gpu_v);
-    gathered.write(layer, gpu_k, gpu_v);
-    device_.synchronize();  // k and v go
-  }
-  void attend(std::int64_t layer, const Matrix& q, Matrix& out) override {
-    cpu.attend(layer, q, out);
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& new_rows,
+                        Matrix& out) override {
+    cpu.store_and_attend(layer, heads, new_rows, out);
     const std::int64_t rows = plan_->row_begin.back();  // without padding
-    const Matrix gpu_q = matrix_on_gpu(q, dtype_, device_);
+    Matrix q = matrix_on_gpu(new_rows.q, dtype_, device_), k = matrix_on_gpu(new_rows.k, dtype_, device_);
+    const Matrix v = matrix_on_gpu(new_rows.v, dtype_, device_);
     const Matrix nan = MadeUpLayers::matrix_of(q.rows, q.cols);
     const auto answer_of = [&](auto attend) {
       Matrix answer = matrix_on_gpu(nan, dtype_, device_);
-      attend(gpu_q, answer);
+      attend(answer);
       return rows_of(answer, rows, dtype_, device_);
     };
-    const Bytes of_paged = answer_of([&](const Matrix& x, Matrix& y) { paged.attend(layer, x, y); });
-    const Bytes of_gathered = answer_of([&](const Matrix& x, Matrix& y) { gathered.attend(layer, x, y); });
-    const Bytes of_contiguous =
-        answer_of([&](const Matrix& x, Matrix& y) { attend_contiguous(layer, x, y); });
+    const auto stored_in = [&](KvStore& store) {
+      return answer_of([&](Matrix& answer) { store.store_and_attend(layer, heads, {q, k, v}, answer); });
+    };
+    const Bytes of_paged = stored_in(paged), of_gathered = stored_in(gathered);
+    const Bytes of_contiguous = answer_of([&](Matrix& answer) { attend_contiguous(layer, q, answer); });
     EXPECT_TRUE(of_paged == of_contiguous) << "through the block table, layer " << layer;
     EXPECT_TRUE(of_gathered == of_contiguous) << "gathered first, layer " << layer;
     expect_near(of_paged, out, rows);
@@ -214,15 +210,91 @@ class CudaPagedKvStoreTest : public OnGpu {
 TEST_F(CudaPagedKvStoreTest, BlocksHoldTheBytesOfTheCpuAndEveryWayToAttendHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     if (!has(dtype)) continue;
-    MadeUpLayers layers = made_up(3, 80, 2, {4, 2, 32}, dtype);
-    for (const std::int64_t block_size : {1, 2, 3, 7, 8, 16, 17}) {
-      SCOPED_TRACE(std::string(name_of(dtype)) + ", block size " + std::to_string(block_size));
-      PagedCache cache(layers, 170, block_size, device(), DebugFill::none, dtype);
-      cache.pass({{0, 1}, {1, 33}});           // prefill
-      cache.pass({{2, 80}, {0, 2}, {1, 34}});  // prefill and decode
-      cache.pass({{0, 3}, {1, 35}});           // decode: the slots are made on the GPU
-      cache.pass({{1, 60}, {0, 20}});          // chunks
-      cache.stores.expect_same_pools();
+    for (const std::int64_t head_dim : {32, 64, 80}) {
+      MadeUpLayers layers = made_up(3, 80, 2, {4, 2, head_dim}, dtype);
+      for (const std::int64_t block_size : {1, 2, 3, 7, 8, 16, 17, 32, 48, 128}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + ", head_dim " + std::to_string(head_dim) +
+                     ", block size " + std::to_string(block_size));
+        PagedCache cache(layers, 170, block_size, device(), DebugFill::none, dtype);
+        cache.pass({{0, 1}, {1, 33}});           // prefill
+        cache.pass({{2, 80}, {0, 2}, {1, 34}});  // prefill and decode
+        cache.pass({{0, 3}, {1, 35}});           // decode: the slots are made on the GPU
+        cache.pass({{1, 60}, {0, 20}});          // chunks
+        cache.stores.expect_same_pools();
+      }
+    }
+  }
+}
+
+/// A decode pass makes its heads ready in the kernel of attention, a pass that gathers in kernels of their
+/// own.
+TEST_F(CudaPagedKvStoreTest, HeadsMadeReadyInsideAttentionHaveTheBitsOfThoseMadeReadyBefore) {
+  constexpr std::int64_t kBlockSize = 16, kBlocks = 80, kSequences = 4, kLast = 700, kMostRows = 1000;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (!has(dtype)) continue;
+    for (const AttentionShape heads : {AttentionShape{4, 2, 64}, AttentionShape{3, 3, 128},
+                                       AttentionShape{20, 1, 128}, AttentionShape{4, 2, 32}}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", head_dim " + std::to_string(heads.head_dim));
+      MadeUpLayers model(1, heads, dtype);
+      const PagedShape shape{kBlocks, kBlockSize, model.bytes_per_token()};
+      Open<CudaPagedKvStore> paged(model.config(), shape, dtype, {AttentionPath::paged, DebugFill::nan},
+                                   device());
+      Open<CudaPagedKvStore> gathered(model.config(), shape, dtype, {AttentionPath::gather, DebugFill::nan},
+                                      device());
+      const std::int64_t pool_bytes = kBlocks * paged.block_bytes();
+      for (const auto* store : {&paged, &gathered}) {  // what no pass writes is the same in both
+        for (std::byte* pool : {store->k_block(0, 0), store->v_block(0, 0)})
+          cuda::check(cudaMemsetAsync(pool, 0, static_cast<std::size_t>(pool_bytes), stream()), "a test");
+      }
+      const auto numbers = [&](std::int64_t rows, std::int64_t cols) {
+        Matrix matrix = MadeUpLayers::matrix_of(rows, cols);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          for (std::int64_t col = 0; col < cols; ++col)
+            matrix.row(row)[col] = static_cast<float>(random_() % 2001) / 1000 - 1;
+        }
+        return matrix;
+      };
+      const Matrix norms = matrix_on_gpu(numbers(2, heads.head_dim), dtype, device());
+      const auto norm = [&](std::int64_t row) {
+        return Norm{{dtype, 1, heads.head_dim,
+                     static_cast<std::byte*>(norms.data) + row * norms.stride * size_of(dtype)},
+                    1e-6F};
+      };
+      const Matrix angles = matrix_on_gpu(numbers(2, kMostRows * heads.head_dim / 2), DType::f32, device());
+      const auto* cosines = static_cast<const float*>(angles.data);
+      const HeadSettings settings{norm(0), norm(1), {cosines, cosines + angles.stride}};
+
+      PagedManager manager(shape);
+      const std::vector<std::int32_t> ids(kLast);
+      // Prefill; decode across the border of a block, of a tile of keys and of a part; a longer row.
+      const std::vector<std::vector<std::int64_t>> passes{
+          {1, 15, 254, kLast - 3}, {2, 16, 255, kLast - 2}, {3, 17, 256, kLast - 1}, {4, 18, 257, kLast}};
+      for (const std::vector<std::int64_t>& lengths : passes) {
+        std::vector<Work> work;
+        for (std::int32_t sequence = 0; sequence < kSequences; ++sequence)
+          work.push_back({sequence, std::span(ids).first(static_cast<std::size_t>(
+                                        lengths[static_cast<std::size_t>(sequence)]))});
+        const PassPlan plan = manager.plan(work).value();
+        const Matrix q = numbers(plan.tokens(), model.q_width()),
+                     k = numbers(plan.tokens(), model.kv_width());
+        Matrix v = numbers(plan.tokens(), model.kv_width());
+        v.row(plan.tokens() - 1)[0] = plan.tokens() == kSequences ? kNan : 1;  // kept to itself
+        const auto through = [&](KvStore& store) {
+          Matrix own_q = matrix_on_gpu(q, dtype, device()), own_k = matrix_on_gpu(k, dtype, device());
+          const Matrix own_v = matrix_on_gpu(v, dtype, device());
+          Matrix out = matrix_on_gpu(q, dtype, device());
+          store.begin(plan);
+          store.store_and_attend(0, settings, {own_q, own_k, own_v}, out);
+          store.end();
+          return rows_of(out, plan.tokens(), dtype, device());
+        };
+        EXPECT_TRUE(through(paged) == through(gathered));
+        manager.commit(plan);
+        EXPECT_TRUE(from_gpu(paged.k_block(0, 0), pool_bytes) == from_gpu(gathered.k_block(0, 0), pool_bytes))
+            << "K";
+        EXPECT_TRUE(from_gpu(paged.v_block(0, 0), pool_bytes) == from_gpu(gathered.v_block(0, 0), pool_bytes))
+            << "V";
+      }
     }
   }
 }
@@ -416,11 +488,11 @@ TEST_F(CudaPagedKvStoreTest, TwoBatchesInTurnWithoutEverWaitingHaveTheAnswersOfW
           matrix_on_gpu(MadeUpLayers::matrix_of(kPasses * kMostRows, model.q_width()), DType::f32, device());
       for (std::int64_t pass = 0; pass < kPasses; ++pass) {
         store.begin(plans[static_cast<std::size_t>(pass)]);
-        store.write(0, part(pass, model.q_width(), model.kv_width()),
-                    part(pass, model.q_width() + model.kv_width(), model.kv_width()));
+        Matrix q = part(pass, 0, model.q_width()), k = part(pass, model.q_width(), model.kv_width());
+        const Matrix v = part(pass, model.q_width() + model.kv_width(), model.kv_width());
         Matrix rows = out;
         rows.data = static_cast<float*>(out.data) + pass * kMostRows * out.stride;
-        store.attend(0, part(pass, 0, model.q_width()), rows);
+        store.store_and_attend(0, {}, {q, k, v}, rows);
         store.end();
         if (wait) device().synchronize();
       }

@@ -215,8 +215,7 @@ TEST(PagedKvStore, WithZeroQueriesTheOutputIsTheMeanOfExactlyTheTokensStored) {
         std::fill_n(v.row(row), 16, static_cast<float>(row));
       }
       store.begin(plan);
-      store.write(0, k, v);
-      store.attend(0, q, out);
+      store.store_and_attend(0, {}, {q, k, v}, out);
       for (std::int64_t row = 0; row < length; ++row)
         EXPECT_NEAR(out.row(row)[5], static_cast<float>(row) / 2, 1e-5F) << length;
     }

@@ -28,7 +28,8 @@ ModelConfig config_of(std::int64_t layers, AttentionShape heads) {
   return config;
 }
 
-/// Made-up numbers for q, K and V of a few passes, on both devices. Each pass takes the next ones.
+/// Made-up numbers for K and V of a few passes, on both devices. Each pass takes the next ones. All queries
+/// are 0.
 class MadeUpPasses {
  public:
   MadeUpPasses(const ModelConfig& config, std::int64_t most_rows, DType dtype, std::uint32_t seed,
@@ -43,6 +44,21 @@ class MadeUpPasses {
       made.gpu_k = matrix_on_gpu(of(made.k, most_rows, kv_width), dtype, device);
       made.gpu_v = matrix_on_gpu(of(made.v, most_rows, kv_width), dtype, device);
     }
+    const std::int64_t width = config.heads * config.head_dim;
+    zeros_.resize(static_cast<std::size_t>(most_rows * width));
+    out_ = zeros_;
+    gpu_q_ = matrix_on_gpu(of(zeros_, most_rows, width), dtype, device);
+    gpu_out_ = matrix_on_gpu(of(zeros_, most_rows, width), dtype, device);
+  }
+
+  /// Layer `layer` of pass `pass` through a store on the CPU and one on the GPU; the answers are dropped.
+  void send(std::int64_t pass, std::int64_t layer, std::int64_t rows, KvStore& cpu, KvStore& gpu) {
+    const std::int64_t width = config_.heads * config_.head_dim;
+    Matrix q = of(zeros_, rows, width), new_k = k(pass, layer, rows), out = of(out_, rows, width);
+    cpu.store_and_attend(layer, {}, {q, new_k, v(pass, layer, rows)}, out);
+    Matrix on_gpu = first_rows(gpu_q_, rows), new_gpu_k = gpu_k(pass, layer, rows);
+    Matrix gpu_out = first_rows(gpu_out_, rows);
+    gpu.store_and_attend(layer, {}, {on_gpu, new_gpu_k, gpu_v(pass, layer, rows)}, gpu_out);
   }
 
   /// K and V of layer `layer` of pass `pass`.
@@ -87,6 +103,8 @@ class MadeUpPasses {
   const ModelConfig& config_;
   DType dtype_;
   std::vector<Numbers> numbers_;
+  std::vector<float> zeros_, out_;  // [most_rows, heads * head_dim]
+  Matrix gpu_q_, gpu_out_;
 };
 
 /// A step 4 cache with a store on each device; both stores get the same numbers.
@@ -112,12 +130,8 @@ class TieredTwins {
   }
   /// Writes K and V of a plan that has begun, and commits it.
   void finish(const PassPlan& plan) {
-    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-      cpu.write(layer, passes_.k(passes_run_, layer, plan.tokens()),
-                passes_.v(passes_run_, layer, plan.tokens()));
-      gpu.write(layer, passes_.gpu_k(passes_run_, layer, plan.tokens()),
-                passes_.gpu_v(passes_run_, layer, plan.tokens()));
-    }
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer)
+      passes_.send(passes_run_, layer, plan.tokens(), cpu, gpu);
     cpu.end();
     gpu.end();
     manager.commit(plan);
@@ -234,13 +248,13 @@ TEST_F(CudaTieredKvStoreTest, TheAnswersAreThoseOfWaitingAfterEveryPass) {
       const PassPlan& plan = plans.emplace_back(manager.plan({&work, 1}).value());
       store.begin(plan);
       for (std::int64_t layer = 0; layer < kLarge.layers; ++layer) {
-        store.write(layer, passes.gpu_k(round, layer, plan.tokens()),
-                    passes.gpu_v(round, layer, plan.tokens()));
+        Matrix q = passes.gpu_k(round + 1, layer, plan.tokens());
+        Matrix k = passes.gpu_k(round, layer, plan.tokens());
         Matrix answer;  // of the last layer: K and V of the others are read and their answers overwritten
         answer.data = out.data() + round * (kPrompt + 1) * width;
         answer.rows = plan.tokens();
         answer.cols = answer.stride = width;
-        store.attend(layer, passes.gpu_k(round + 1, layer, plan.tokens()), answer);
+        store.store_and_attend(layer, {}, {q, k, passes.gpu_v(round, layer, plan.tokens())}, answer);
       }
       store.end();
       manager.commit(plan);

@@ -8,6 +8,7 @@
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "step4_prefix_cache/tiered_kv_store.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/made_up_layers.h"
 #include "tests/support/random_numbers.h"
 #include "tests/support/tiered_store_cases.h"
 
@@ -48,7 +49,9 @@ class FilledStore {
       matrix.data = numbers.data();
       matrix.rows = plan.tokens();
       matrix.cols = matrix.stride = columns;
-      store_.write(layer, matrix, negated_hundredfold(matrix));
+      Matrix q = MadeUpLayers::matrix_of(plan.tokens(), config_.heads * config_.head_dim), out = q;
+      for (std::int64_t row = 0; row < q.rows; ++row) std::fill_n(q.row(row), q.cols, 0.0F);
+      store_.store_and_attend(layer, {}, {q, matrix, negated_hundredfold(matrix)}, out);
     }
     store_.end();
     manager.commit(plan);

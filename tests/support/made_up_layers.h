@@ -84,9 +84,10 @@ class MadeUpLayers {
         });
         return matrix;
       };
-      store.write(layer, numbers_of(&Layer::k, kv_width()), numbers_of(&Layer::v, kv_width()));
+      Matrix q = numbers_of(&Layer::q, q_width()), k = numbers_of(&Layer::k, kv_width());
+      const Matrix v = numbers_of(&Layer::v, kv_width());
       Matrix out = matrix_of(plan.tokens(), q_width());
-      store.attend(layer, numbers_of(&Layer::q, q_width()), out);
+      store.store_and_attend(layer, {}, {q, k, v}, out);  // heads as they are
       for_each_row(plan, layer, [&](std::int64_t row, const Layer& right, std::int64_t position) {
         EXPECT_EQ(std::memcmp(out.row(row), &right.out[static_cast<std::size_t>(position * q_width())],
                               bytes(q_width())),
