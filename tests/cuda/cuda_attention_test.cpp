@@ -385,6 +385,36 @@ TEST_F(CudaAttention, ScoresFarFromZeroDoNotOverflow) {
   }
 }
 
+// No finite number stands for "no key" or "no score yet": all scores of a row lie beyond 5e4, on one side.
+TEST_F(CudaAttention, RowsWhoseScoresAllLieBeyondFiftyThousandOnOneSideAreRight) {
+  struct Case {
+    std::int64_t head_dim;
+    float key;
+  };
+  for (const DType dtype : kTypes) {
+    for (const auto& [head_dim, key] : {Case{64, 32}, {80, 32}, {128, 24}}) {
+      for (const float side : {-1.0F, 1.0F}) {
+        Problem p({2, 1, head_dim}, dtype, {{1, 1}, {1, 17}, {1, 300}, {1, 600}, {70, 70}, {5, 90}});
+        // Exact numbers whose products, and all sums of these, are exact too. The first number of a head
+        // makes the scores of a row differ, by up to 3.
+        const auto is_first = [&](std::size_t n) { return n % at(head_dim) == 0; };
+        for (std::size_t n = 0; n < p.q.size(); ++n) p.q[n] = is_first(n) ? 1 : side * 256;
+        for (std::vector<float>& k : p.k) {
+          for (std::size_t n = 0; n < k.size(); ++n)
+            k[n] = is_first(n) ? static_cast<float>(n / at(head_dim) % 4 * 8) : key;
+        }
+        const double large = static_cast<double>(head_dim - 1) * 256 * static_cast<double>(key);
+        ASSERT_GT(large / std::sqrt(static_cast<double>(head_dim)), 5e4);
+        // Such a score is a float with steps of 1/128, so a weight is known to 1%, on either device.
+        for (const AttentionKernels kernels : kRungs) {
+          expect_right(p, kernels, {}, 2e-2F);
+          expect_right(p, kernels, {.block_size = 16}, 2e-2F);
+        }
+      }
+    }
+  }
+}
+
 /// Decode and prefill together, over several parts, with a group that fills no tile.
 std::vector<Sequence> mixed() {
   return {{1, 1}, {7, 40}, {1, 300}, {1, 65}, {30, 30}, {1, 530}, {2, 257}};

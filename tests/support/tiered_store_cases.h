@@ -32,7 +32,7 @@ class TieredStore : public Fixture {};
 TYPED_TEST_SUITE_P(TieredStore);
 
 TYPED_TEST_P(TieredStore, BlocksGoToTheHostTierAndComeBackByteForByte) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     if (!this->has(dtype)) continue;
     for (const DebugFill fill : {DebugFill::none, DebugFill::nan}) {
       auto cache = this->cache({6, 4, 3}, dtype, fill);
