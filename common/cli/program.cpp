@@ -94,14 +94,35 @@ std::filesystem::path model_folder(const Options& options) {
   return options.model.empty() ? shipped_model_folder() : options.model;
 }
 
+/// Whether a run reads the file of this name in the model's folder.
+bool is_of_the_model(const std::string& name) {
+  return name == "config.json" || name == "generation_config.json" || name == "tokenizer.json" ||
+         name == "model.safetensors.index.json" || name.ends_with(".safetensors");
+}
+
+/// A new trace must not get the name of a file of the model: later runs would read it.
+void refuse_name_of_the_model(const Options& options) {
+  const std::filesystem::path file = std::filesystem::absolute(options.trace);
+  std::error_code differs;
+  if (!options.random_weights.empty() || !is_of_the_model(file.filename()) ||
+      !std::filesystem::equivalent(file.parent_path(), model_folder(options), differs))
+    return;
+  throw InputError(
+      fmt::format("--trace would write \"{}\", which runs read as a file of the model; give "
+                  "another file",
+                  options.trace));
+}
+
 /// A trace replaces its file, so the file must be none that this run reads, and not the one that gets stdout.
 /// Weights are mapped, and cutting off a mapped file ends the run with a signal. A link to a file counts as
 /// the file.
 /// @throws InputError that names the file and says what it is.
 void check_trace_replaces_nothing(const Options& options) {
   std::error_code error;
-  // A new file replaces nothing, and neither does a pipe or a device.
-  if (options.trace.empty() || !std::filesystem::is_regular_file(options.trace, error)) return;
+  if (options.trace.empty()) return;
+  if (!std::filesystem::exists(options.trace, error)) return refuse_name_of_the_model(options);
+  // A pipe or a device is not replaced.
+  if (!std::filesystem::is_regular_file(options.trace, error)) return;
   const auto refuse_if_same = [&](const std::filesystem::path& input, const std::string& place) {
     std::error_code differs;  // a file that cannot be looked at is another one: the trace could be
     if (std::filesystem::equivalent(options.trace, input, differs))
@@ -117,8 +138,10 @@ void check_trace_replaces_nothing(const Options& options) {
   if (!options.random_weights.empty()) return;
   const std::filesystem::path folder = model_folder(options);
   std::filesystem::directory_iterator files(folder, error);  // empty where there is no such folder
-  for (const std::filesystem::directory_entry& entry : files)
-    refuse_if_same(entry.path(), fmt::format("a file of the model in {}", folder.string()));
+  for (const std::filesystem::directory_entry& entry : files) {
+    if (is_of_the_model(entry.path().filename()))
+      refuse_if_same(entry.path(), fmt::format("a file of the model in {}", folder.string()));
+  }
 }
 
 /// Replaces each prompt file by its text.

@@ -4,6 +4,7 @@
 #include "common/cli/run_main.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -62,12 +63,17 @@ int exit_code_of(const std::function<int()>& body) {
 }
 
 /// Takes the places of standard streams that are closed: the next files to be opened would stand there, and
-/// get what the program prints. Reading stdin and writing stdout fail as before, since they are open the
-/// wrong way round; what goes to stderr is lost.
+/// get what the program prints. Reading stdin and writing stdout fail as before; what goes to stderr is lost.
 void keep_places_of_closed_streams() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+  if (fcntl(STDIN_FILENO, F_GETFD) == -1) {
+    // A socket has no name, so /dev/stdin cannot be opened; behind O_PATH it cannot be read, either.
+    socket(AF_UNIX, SOCK_STREAM, 0);
+    const int unreadable = open("/dev/stdin", O_PATH | O_CLOEXEC);
+    dup2(unreadable, STDIN_FILENO);
+    close(unreadable);
   }
+  if (fcntl(STDOUT_FILENO, F_GETFD) == -1) open("/dev/null", O_RDONLY);  // the wrong way round
+  if (fcntl(STDERR_FILENO, F_GETFD) == -1) open("/dev/null", O_WRONLY);
 }
 
 }  // namespace

@@ -223,7 +223,7 @@ void refuse_lost_text(const Encoding& encoding) {
 
 Encoding Tokenizer::encode_text(std::string_view text, bool add_special, std::stop_token stop) const {
   if (const auto offset = find_invalid_utf8(text)) {
-    throw InputError(fmt::format("the text is not valid UTF-8 at byte {}", *offset));
+    throw InputError(fmt::format("the text is not valid UTF-8 at byte {}", *offset + 1));
   }
   TextBudget budget(text.size(), std::move(stop));
   Encoding encoding;

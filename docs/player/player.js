@@ -71,7 +71,7 @@ function showWhatTheAddressAsksFor() {
   page.group.value = entries[0].group
   drawStepChoice(entries[0].group, entries)
   show(entries)
-  if (asked.has("at")) go(Number(asked.get("at")) || 0)
+  if (asked.has("at")) go(Math.trunc(Number(asked.get("at"))) || 0)
 }
 
 function showGroup(group) {

@@ -38,7 +38,10 @@ def main():
     output = Path(sys.argv[1]).resolve()
     work = output / "work"
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    try:
+        work.mkdir(parents=True)
+    except OSError as error:
+        fail(f"cannot write in {output}: {error.strerror}; let this user write there, or give another folder", 1)
     build(work)
     shutil.rmtree(output / "html", ignore_errors=True)
     (work / "html").rename(output / "html")

@@ -230,6 +230,15 @@ class PlayerTest(unittest.TestCase):
         marks = self.browser.run("return [...document.querySelectorAll('.cell .mark')].map((mark) => mark.textContent)")
         self.assertEqual(marks, ["hit", "hit", "new"])
 
+    def test_a_moment_of_the_address_that_is_none_is_the_one_before_it(self):
+        for asked, place in [("0.5", "0 of "), ("2.5", "2 of "), ("1e-3", "0 of "), ("abc", "0 of "), ("-5", "0 of ")]:
+            with self.subTest(at=asked):
+                self.open(f"?trace=requests-step4&at={asked}")
+                shown = self.browser.run("return page.place.textContent")
+                self.assertTrue(shown.startswith(place), shown)
+                self.press(RIGHT)
+                self.assertEqual(self.browser.run("return player.tick"), int(place.split()[0]) + 1)
+
     def test_what_a_plan_copies_or_brings_back_is_drawn_as_planned_until_its_pass_is_queued(self):
         drawn = """return arguments[0].map((block) =>
             [...document.querySelectorAll(`.cell[data-block="${block}"] .slots > i`)].map((slot) => slot.className))"""

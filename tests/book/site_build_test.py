@@ -310,6 +310,12 @@ class BuildTest(unittest.TestCase):
         self.repository.write("docs/glossary.md", "# Words\n\n![x](nowhere.svg)\n")
         self.refused("docs/glossary.md: there is no image docs/nowhere.svg")
 
+    def test_a_folder_that_cannot_be_made_is_an_error(self):
+        (self.repository.folder / "build").write_text("a file in the way")
+        code, errors = self.repository.build()
+        self.assertEqual((code, errors.count("\n")), (1, 1), errors)
+        self.assertIn(f"cannot write in {self.repository.folder / 'build'}", errors)
+
     def test_a_failed_build_leaves_the_site_that_was_there(self):
         self.assertEqual(self.repository.build(), (0, ""))
         self.repository.write("docs/glossary.md", "# Other words\n\n[x](#nowhere)\n")

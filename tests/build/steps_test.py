@@ -225,6 +225,20 @@ class StepsScript(unittest.TestCase):
             self.assertEqual((process.returncode, out), (0, "the table\n"), err)
         self.assertEqual((self.folder / "configured").read_text(), "1\n")
 
+    def test_a_build_folder_that_cannot_be_written_is_told_in_one_line(self):
+        environment = self.project()
+        build = self.folder / "build"
+        environment["PATH"] = environment["PATH"].replace(f"{build}/bin", str(self.folder / "bin"))
+        (build / "bin").rename(self.folder / "bin")
+        shutil.rmtree(build)
+        build.write_text("a file in the way")
+        for command in ("compare", "numbers", "test"):
+            process = self.start(command, environment=environment)
+            out, err = process.communicate(timeout=300)
+            self.assertEqual((process.returncode, out), (1, ""))
+            self.assertEqual(err, f"error: cannot write in {build}, the folder for the build; "
+                             "let this user write there, or clone anew\n")
+
     def test_what_a_build_leaves_running_makes_no_one_wait(self):
         environment = self.project(built='sleep 1000 >/dev/null 2>&1 & echo $! >>"$ROOT/left"')  # as a compiler cache's server
         for _ in range(2):

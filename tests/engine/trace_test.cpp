@@ -393,9 +393,27 @@ TEST(Trace, ReplacesNoFileThatTheRunReads) {
   expect_kept(text, text, "--prompt-file " + text.string());
   expect_kept(folder / "link", text, "--prompt-file ");
   expect_kept(text, folder / "link", "--prompt-file ");
-  // A new file may stand beside the model.
-  report_of("step3_paged", {"--model", model.path(), "--tokens", "1", "--prompt-file", text, "--trace",
-                            model / "trace.jsonl"});
+  // A trace may stand beside the model, and replace one there.
+  for (int run = 0; run < 2; ++run) {
+    report_of("step3_paged", {"--model", model.path(), "--tokens", "1", "--prompt-file", text, "--trace",
+                              model / "trace.jsonl"});
+  }
+}
+
+/// A trace of such a name would be read by all later runs.
+TEST(Trace, GetsNoNameUnderWhichRunsReadTheModel) {
+  const CheckpointCopy model;
+  for (const char* name : {"generation_config.json", "tokenizer.json", "model.safetensors.index.json"}) {
+    const std::filesystem::path trace = model / name;
+    std::filesystem::remove(trace);
+    expect_refusal("step3_paged",
+                   {"--model", model.path(), "--tokens", "1", "--ids", "1,2", "--trace", trace}, 2,
+                   {"--trace", "\"" + trace.string() + "\"", "a file of the model", "give another file"});
+    EXPECT_FALSE(std::filesystem::exists(trace));
+  }
+  const TemporaryFolder folder;  // elsewhere the name is free
+  report_of("step3_paged",
+            {"--model", model.path(), "--tokens", "1", "--ids", "1,2", "--trace", folder / "tokenizer.json"});
 }
 
 TEST(Trace, IsNotForStdout) {

@@ -322,11 +322,26 @@ TEST(Step1Program, APromptFileThatIsNoTextIsRefusedByName) {
   write_file(folder / "empty", "\n");
   expect_refusal({"--prompt-file", folder / "bytes"}, 2, {"bytes: byte 3 is a NUL"});
   expect_refusal({"--prompt-file", folder / "latin1"}, 2, {"latin1: it is not valid UTF-8 at byte 4"});
+  expect_refusal({"--prompt", "caf\xe9"}, 2, {"not valid UTF-8 at byte 4"});
   expect_refusal({"--prompt-file", folder.path()}, 2, {folder.path().string() + ": Is a directory"});
   expect_refusal({"--prompt-file", folder / "none"}, 2, {"none: No such file"});
   expect_refusal({"--prompt", "a", "--prompt-file", folder / "empty"}, 2, {"prompt 2 is empty"});
   expect_refusal({"--prompt-file", "-"}, 2, {"prompt 1 is empty"});
   expect_refusal({"--prompt-file", "/dev/zero"}, 2, {"/dev/zero: byte 1 is a NUL"});
+}
+
+TEST(Step1Program, AClosedStdinIsNoEmptyPrompt) {
+  const std::string step = std::filesystem::path(BINARY_DIR) / "step1_no_cache";
+  for (const auto& [name, reason] :
+       {std::pair("-", "- (stdin): Bad file descriptor"),
+        std::pair("/dev/stdin", "/dev/stdin: No such device or address"),
+        std::pair("/proc/self/fd/0", "/proc/self/fd/0: No such device or address")}) {
+    const ProgramResult result =
+        run_program("/bin/sh", {"-c", "'" + step + "' --prompt-file " + name + " --tokens 1 <&-"});
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_EQ(result.out, "") << name;
+    EXPECT_EQ(result.err, std::string("error: --prompt-file ") + reason + "\n");
+  }
 }
 
 TEST(Step1Program, RandomWeightsNeedNoCheckpointAndAreTheSameEachTime) {
