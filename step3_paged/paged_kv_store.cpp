@@ -43,12 +43,12 @@ void PagedKvStore::write(std::int64_t layer, const Matrix& k, const Matrix& v) {
 }
 
 void PagedKvStore::attend(std::int64_t layer, const Matrix& q, Matrix& out) {
-  const AttentionShape heads{config_.heads, config_.kv_heads, config_.head_dim};
+  const AttentionShape shape{config_.heads, config_.kv_heads, config_.head_dim};
   const cpu::KvRows rows{dtype_, k_layer(layer), v_layer(layer)};
   if (settings_.attention == AttentionPath::gather) {
-    gathered_.attend(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    gathered_.attend(shape, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
   } else {
-    cpu::attention(heads, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
+    cpu::attention(shape, rows, sequences_, q.row(0), out.row(0), q.stride, dtype_, threads_);
   }
 }
 
