@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "common/base/error.h"
-
 namespace kvcache {
 namespace {
 
