@@ -1,6 +1,6 @@
 /// @file
 /// Step 2's memory of keys and values: one flat buffer, in which each sequence has room for max_seq_len
-/// tokens. Chapter: step2_flat_cache/README.md.
+/// tokens. It cannot fork: each sample of a prompt is computed alone. Chapter: step2_flat_cache/README.md.
 #pragma once
 
 #include <vector>

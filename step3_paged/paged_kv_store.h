@@ -62,7 +62,7 @@ class PagedKvStore : public KvStore {
   std::int64_t block_bytes_, layer_bytes_;  // of K, or of V, in one layer
   ReservedMemory k_, v_;                    // [layers, blocks, block_size, kv_heads, head_dim]
   const PassPlan* plan_ = nullptr;
-  std::vector<cpu::AttentionSequence> sequences_;  // [sequences] of the pass, through the block table
+  std::vector<cpu::AttentionSequence> sequences_;  // of the pass, with slots through the block table
   cpu::GatheredAttention gathered_;                // with AttentionPath::gather alone
 };
 

@@ -10,6 +10,7 @@ namespace kvcache {
 
 std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   if (planned_) throw std::logic_error("the plan before is neither committed nor aborted");
+  // Refuses a sequence twice, without tokens, or shorter than stored.
   check_work(work, [this](std::int32_t sequence) { return length(sequence); });
   // Count before taking anything: a refusal then has nothing to undo.
   if (blocks_to_add(work) + blocks_to_keep_free(work) > pool_.free_count()) return std::nullopt;
@@ -26,6 +27,7 @@ std::optional<PassPlan> PagedManager::plan(std::span<const Work> work) {
   return plan;
 }
 
+/// Blocks that no table has yet. `token_ids` are all tokens of a sequence, stored ones too.
 std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
   std::int64_t blocks = 0;
   for (const Work& wanted : work)

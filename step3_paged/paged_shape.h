@@ -1,5 +1,6 @@
 /// @file
-/// The sizes of a paged cache, which its manager and its store agree on. Chapter: step3_paged/README.md.
+/// The sizes of a paged cache, which its manager and its store agree on. PassPlan::add_slots
+/// (common/kv/pass_plan.h) makes slots of them. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstdint>

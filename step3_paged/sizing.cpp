@@ -43,7 +43,7 @@ void check_fits(const char* what, std::int64_t blocks, const PagedShape& shape, 
                                memory.bytes / block_bytes));
 }
 
-/// Bytes that a pool may take: on a GPU, what the buffers of attention leave.
+/// Bytes that a pool may take of `program.memory`: on a GPU, what the buffers of attention leave.
 std::int64_t usable(const Program& program) {
 #ifdef WITH_CUDA
   const Options& options = program.options;
@@ -110,6 +110,7 @@ PagedShape paged_shape(const Program& program) {
   return shape;
 }
 
+/// Of each full hundred of a pool one block is the watermark: 99 wanted blocks need 99, and 100 need 101.
 std::int64_t blocks_with_watermark(std::int64_t wanted) {
   return wanted + (wanted - 1) / 99;
 }

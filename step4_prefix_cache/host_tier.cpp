@@ -26,6 +26,7 @@ std::optional<std::int32_t> HostTier::set_aside_oldest() {
 std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
   std::vector<BlockCopy> moves;
   std::unordered_set<std::uint64_t> moved;  // identities: of blocks that hold the same, one moves
+  // The most recently used first: they get the room.
   for (auto block = pool.evicted().rbegin(); block != pool.evicted().rend(); ++block) {
     const BlockContent& content = pool.index().content(*block);
     if (!moved.insert(content.identity).second) continue;
@@ -36,7 +37,7 @@ std::vector<BlockCopy> HostTier::swap_out(const SharedBlockPool& pool) {
     if (!host_block) break;
     moves.push_back({*block, *host_block});
   }
-  std::ranges::reverse(moves);  // what was used last is stored last, and so given up last
+  std::ranges::reverse(moves);  // they are stored last, and so given up last
   return moves;
 }
 

@@ -28,7 +28,7 @@ struct PinnedBlocks {
 
 /// Adds the pinned blocks to what a new sequence of `token_ids` finds by its hashes. If the sequence begins
 /// with all pinned tokens, it also shares the partly filled last block, which has no hash.
-/// @param hits   of blocks that hold the same it names the pinned one afterwards
+/// @param hits   names, of blocks that hold the same, the pinned one afterwards: `capacity_for` counts on it
 /// @param index  of the pool
 void share_pinned(PrefixHits& hits, const PinnedBlocks& pinned, std::span<const std::int32_t> token_ids,
                   const PrefixIndex& index);

@@ -1,6 +1,6 @@
 /// @file
-/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, and what the host tier does in
-/// `plan` and `commit`.
+/// What prefix_caching_manager.cpp leaves out: fork, pin and discard, how many blocks copy-on-write takes,
+/// and what the host tier does in `plan` and `commit`.
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
@@ -24,18 +24,19 @@ void PrefixCachingManager::fork(std::int32_t parent, std::int32_t child) {
 void PrefixCachingManager::pin(std::int32_t sequence) {
   if (!sequences_.contains(sequence)) throw std::logic_error("only a sequence that is there can be pinned");
   if (pinned_ && pinned_->sequence != sequence) free(pinned_->sequence);
-  pinned_ = PinnedPrefix{sequence, known(sequence).token_ids, known(sequence).salt};
+  pinned_ = PinnedPrefix{sequence, sequence_or_empty(sequence).token_ids, sequence_or_empty(sequence).salt};
 }
 
-/// The sequence itself, not the copy of its tokens, which is for another thread.
+/// Of the sequence itself: its copy in `pinned_` is for another thread, which calls `capacity_for`.
 PinnedBlocks PrefixCachingManager::pinned_blocks() const {
-  const Sequence& sequence = known(pinned_->sequence);
+  const Sequence& sequence = sequence_or_empty(pinned_->sequence);
   return {sequence.blocks, std::span(sequence.token_ids).first(static_cast<std::size_t>(sequence.length))};
 }
 
+/// The sequence may have been freed before, and then its table is gone. So its blocks are looked up as
+/// PrefixFinder::find does, here with all twins.
 void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens) {
   free(work.sequence);
-  // It may have been freed before, and then its table is gone. So its blocks are looked up by their content.
   const std::optional<BlockParent> root = root_of(work.salt);
   if (!root) return;
   const PrefixIndex& index = pool_.index();
@@ -56,6 +57,19 @@ void PrefixCachingManager::discard(const Work& work, std::int64_t cached_tokens)
     for (const std::int32_t block : blocks) pool_.forget(block);
     if (host_block) host_.forget(*host_block);
   }
+}
+
+/// If three sequences share a block and all write to it, two copy it: the third is then alone with it. If a
+/// fourth shares the block and does not write, all three copy it.
+std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) const {
+  std::unordered_map<std::int32_t, std::int32_t> writers;  // how many, of each shared block
+  for (std::size_t n = 0; n < work.size(); ++n) {
+    const Sequence& sequence = *open_plan_[n].sequence;
+    if (writes_to_shared(sequence, work[n])) ++writers[sequence.blocks.back()];
+  }
+  std::int64_t blocks = 0;
+  for (const auto& [block, count] : writers) blocks += std::min(count, pool_.reference_count(block) - 1);
+  return blocks;
 }
 
 void PrefixCachingManager::bring_back(std::span<const std::int32_t> host_blocks, Sequence& sequence,

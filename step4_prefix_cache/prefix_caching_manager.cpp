@@ -16,10 +16,11 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   // Look: nothing changes.
   std::vector<PrefixHits> hits(work.size());
   for (std::size_t n = 0; n < work.size(); ++n) {
-    if (!sequences_.contains(work[n].sequence)) hits[n] = look_up(work[n].token_ids, work[n].salt);
+    const bool is_new = !sequences_.contains(work[n].sequence);  // an old one has its blocks already
+    if (is_new) hits[n] = look_up(work[n].token_ids, work[n].salt);
   }
   // Take the hits: a block with a reference is not in the queue, so no allocation below can evict it.
-  for (std::size_t n = 0; n < work.size(); ++n) take(work[n], hits[n]);
+  for (std::size_t n = 0; n < work.size(); ++n) take_hits(work[n], hits[n]);
   // Count the rest: either the pool has room for all of it, or nothing changes.
   if (blocks_to_add(work) + blocks_to_copy(work) + blocks_to_keep_free(work) > pool_.free_count()) {
     undo();
@@ -43,13 +44,14 @@ PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids
                                          std::string_view salt) const {
   const std::optional<BlockParent> root = root_of(salt);
   PrefixHits hits = root ? finder().find(token_ids, *root) : PrefixHits{};
+  // A pinned prefix (skip it on a first reading).
   if (pinned_ && pinned_->salt == salt_or_default(salt))
     share_pinned(hits, pinned_blocks(), token_ids, pool_.index());
   return hits;
 }
 
-/// Registers a new sequence with its hits, and notes for every sequence what `undo` needs.
-void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
+/// Registers a new sequence with its hits. Of an old sequence it only notes what `undo` needs.
+void PrefixCachingManager::take_hits(const Work& wanted, const PrefixHits& hits) {
   const auto [entry, is_new] = sequences_.try_emplace(wanted.sequence);
   Sequence& sequence = entry->second;
   open_plan_.push_back({.id = wanted.sequence,
@@ -66,7 +68,7 @@ void PrefixCachingManager::take(const Work& wanted, const PrefixHits& hits) {
   for (const std::int32_t host_block : hits.host_blocks) host_.set_aside(host_block);
 }
 
-/// Blocks that no table has yet. `take` has put the hits of the pool into the tables.
+/// Blocks that no table has yet. `take_hits` has put the hits of the pool into the tables.
 std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) const {
   std::int64_t blocks = 0;
   for (std::size_t n = 0; n < work.size(); ++n)
@@ -74,37 +76,25 @@ std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) con
   return blocks;
 }
 
-/// If three sequences share a block and all write to it, two copy it: the third is then alone with it. If a
-/// fourth shares the block and does not write, all three copy it.
-std::int64_t PrefixCachingManager::blocks_to_copy(std::span<const Work> work) const {
-  std::unordered_map<std::int32_t, std::int32_t> writers;  // how many, of each shared block
-  for (std::size_t n = 0; n < work.size(); ++n) {
-    const Sequence& sequence = *open_plan_[n].sequence;
-    if (writes_to_shared(sequence, work[n])) ++writers[sequence.blocks.back()];
-  }
-  std::int64_t blocks = 0;
-  for (const auto& [block, count] : writers) blocks += std::min(count, pool_.reference_count(block) - 1);
-  return blocks;
-}
-
-/// Step 3's watermark, if a new sequence is to run beside others. A pinned prefix does not count as one.
+/// Step 3's watermark, if a new sequence (`take_hits` has registered it) is to run beside others.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
-  if (std::ranges::none_of(open_plan_, &Planned::is_new)) return 0;
-  const std::size_t others = sequences_.size() - 1 - (pinned_ ? 1 : 0);  // without the new one
-  return work.size() > 1 || others > 0 ? shape_.watermark() : 0;
+  const std::size_t pinned = pinned_ ? 1 : 0;  // a pinned prefix does not run
+  const bool beside_others = work.size() > 1 || sequences_.size() > 1 + pinned;
+  return beside_others && std::ranges::any_of(open_plan_, &Planned::is_new) ? shape_.watermark() : 0;
 }
 
-/// Whether the first row to write lies in the table's last block, and other sequences refer to the block.
-/// In blocks of 4, with 8 tokens stored and 9 wanted, the first row lies behind the table. With 8 wanted, the
-/// last token is computed again, and its row lies in the last block.
+/// Whether the first new row goes to the table's last block, and other sequences refer to that block. The
+/// block is a tail, after a fork or behind a pinned prefix. Or it is full, and its last token is computed
+/// again: the pinned prefix is the whole prompt.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
-  const std::int64_t first = first_computed_position(sequence.known_tokens(), std::ssize(wanted.token_ids));
+  const std::int64_t first =
+      first_computed_position(sequence.stored_or_found(), std::ssize(wanted.token_ids));
   return first / shape_.block_size < std::ssize(sequence.blocks) &&
          pool_.reference_count(sequence.blocks.back()) > 1;
 }
 
 void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPlan& plan) {
-  const auto new_ids = wanted.token_ids.subspan(sequence.token_ids.size());
+  const auto new_ids = wanted.token_ids.subspan(sequence.token_ids.size());  // of a new sequence: all
   sequence.token_ids.insert(sequence.token_ids.end(), new_ids.begin(), new_ids.end());
   if (writes_to_shared(sequence, wanted)) {
     std::int32_t& tail = sequence.blocks.back();
@@ -112,7 +102,7 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
     plan.copies.push_back({tail, copy});
     tail = copy;
   }
-  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(sequence.known_tokens()));
+  plan.add(wanted.sequence, wanted.token_ids, static_cast<std::int32_t>(sequence.stored_or_found()));
   while (std::ssize(sequence.blocks) < shape_.blocks_for(std::ssize(wanted.token_ids))) {
     sequence.blocks.push_back(pool_.allocate());
     plan.fresh_blocks.push_back(sequence.blocks.back());
@@ -122,15 +112,15 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
   update_counters(plan);
-  settle(plan);  // the old content of evicted blocks is not found any more
+  settle(plan);  // evicted blocks lose their old content (prefix_caching_extras.cpp; skip it)
   open_plan_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
     sequence.length = plan.context_len[s];
-    // Planned ahead, the last id was a placeholder (kv_manager.h); the plan has the chosen id now.
+    // A GPU's pass was planned before its last id was chosen (skip it on a first reading).
     sequence.token_ids.back() = plan.token_ids[static_cast<std::size_t>(plan.logits_rows[s])];
-    const std::int64_t first_row = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
-    if (settings_.prefix_cache) publish(sequence, first_row / shape_.block_size);
+    const std::int64_t first_position = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
+    if (settings_.prefix_cache) publish(sequence, first_position / shape_.block_size);
   }
 }
 
@@ -142,7 +132,9 @@ void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)
                : pool_.index().as_parent(sequence.blocks[static_cast<std::size_t>(n - 1)]);
     const auto tokens = tokens_of_block(sequence.token_ids, n, shape_.block_size);
-    pool_.publish(block, finder().content_of(parent, tokens), tokens);
+    const BlockContent content =
+        finder().content_of(parent, tokens);  // a twin's identity, if there is a twin
+    pool_.publish(block, content, tokens);
   }
 }
 
@@ -155,7 +147,7 @@ void PrefixCachingManager::undo() {
     Sequence& sequence = *planned.sequence;
     sequence.token_ids.resize(static_cast<std::size_t>(sequence.length));
     sequence.blocks.resize(planned.blocks_before);
-    sequence.blocks.back() = planned.tail_before;
+    sequence.blocks.back() = planned.tail_before;  // copy-on-write may have replaced it
   }
   open_plan_.clear();
   pool_.undo();

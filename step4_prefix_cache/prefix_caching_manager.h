@@ -63,15 +63,17 @@ class PrefixCachingManager final : public KvManager {
   std::int64_t capacity_for(std::span<const std::int32_t> token_ids, std::string_view salt) const override;
   KvMemoryReport memory() const override;
   std::vector<std::int32_t> block_table(std::int32_t sequence) const override {
-    return known(sequence).blocks;
+    return sequence_or_empty(sequence).blocks;
   }
-  std::int64_t cached_tokens(std::int32_t sequence) const override { return known(sequence).cached_tokens; }
+  std::int64_t cached_tokens(std::int32_t sequence) const override {
+    return sequence_or_empty(sequence).cached_tokens;
+  }
   BlocksReport blocks() const override;
   CountersReport counters() const override { return counters_; }
   CacheState state() const override;
 
   /// Tokens whose K and V are kept for `sequence`; 0 for an unknown one.
-  std::int64_t length(std::int32_t sequence) const { return known(sequence).length; }
+  std::int64_t length(std::int32_t sequence) const { return sequence_or_empty(sequence).length; }
   /// Tokens that a new sequence of these `token_ids` and this `salt` would find. Changes nothing, not even
   /// the order of eviction.
   [[nodiscard]] std::int64_t peek(std::span<const std::int32_t> token_ids, std::string_view salt = {}) const {
@@ -106,7 +108,7 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t cached_tokens = 0;       // found for the prompt when the sequence was admitted
     std::string salt;
     /// Tokens with K and V. In its first plan a sequence has stored none, and has found `cached_tokens`.
-    std::int64_t known_tokens() const { return std::max(length, cached_tokens); }
+    std::int64_t stored_or_found() const { return std::max(length, cached_tokens); }
   };
 
   /// One sequence of the open plan, and what `undo` needs to take the plan back.
@@ -115,12 +117,12 @@ class PrefixCachingManager final : public KvManager {
     Sequence* sequence;         // stays valid: an unordered_map that grows moves no element
     bool is_new;                // admitted by this plan: `undo` erases it
     std::size_t blocks_before;  // length of an old sequence's table
-    std::int32_t tail_before;   // its last block, which copy-on-write may replace
+    std::int32_t tail_before;   // its last block
     std::int64_t prefix_hits;   // blocks found for a new sequence, for the counters at `commit`
   };
 
   /// The sequence with this id, or an empty one.
-  const Sequence& known(std::int32_t id) const {
+  const Sequence& sequence_or_empty(std::int32_t id) const {
     static const Sequence none;
     const auto sequence = sequences_.find(id);
     return sequence == sequences_.end() ? none : sequence->second;
@@ -138,7 +140,7 @@ class PrefixCachingManager final : public KvManager {
 
   // Parts of `plan`
   PrefixHits look_up(std::span<const std::int32_t> token_ids, std::string_view salt) const;
-  void take(const Work& wanted, const PrefixHits& hits);
+  void take_hits(const Work& wanted, const PrefixHits& hits);
   std::int64_t blocks_to_add(std::span<const Work> work) const;
   std::int64_t blocks_to_copy(std::span<const Work> work) const;
   std::int64_t blocks_to_keep_free(std::span<const Work> work) const;

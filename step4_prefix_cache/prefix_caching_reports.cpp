@@ -32,7 +32,8 @@ void PrefixCachingManager::update_counters(const PassPlan& plan) {
 KvMemoryReport PrefixCachingManager::memory() const {
   std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not
   for (const auto& [id, sequence] : sequences_) {
-    for (std::int64_t left = sequence.length; const std::int32_t block : sequence.blocks) {
+    std::int64_t left = sequence.length;
+    for (const std::int32_t block : sequence.blocks) {
       stored[block] = std::max(stored[block], std::min(shape_.block_size, left));
       left -= shape_.block_size;
     }
@@ -51,7 +52,7 @@ BlocksReport PrefixCachingManager::blocks() const {
 }
 
 CacheState PrefixCachingManager::state() const {
-  const std::unordered_set<std::uint64_t> salts = salts_.identities();
+  const std::unordered_set<std::uint64_t> salts = salts_.identities();  // no blocks: a trace shows 0 for them
   const auto as_seen = [&salts](const BlockContent& content) {
     return CacheState::Content{content.hash, content.identity,
                                salts.contains(content.parent_identity) ? 0 : content.parent_identity};

@@ -9,31 +9,6 @@
 #include "step4_prefix_cache/block_hash.h"
 
 namespace kvcache {
-namespace {
-
-/// A look-up in a large pool waits for memory. The hashes of the next blocks do not depend on what it finds,
-/// so the index hears of them meanwhile and fetches their entries. Three blocks ahead halve the time of a
-/// long prompt's look-up; more gain nothing.
-constexpr std::int64_t kHashesAhead = 3;
-
-}  // namespace
-
-std::uint64_t HashChain::operator[](std::int64_t n) {
-  if (n < 0 || n >= blocks_) {
-    throw std::logic_error("block " + std::to_string(n) + " of a sequence was looked for, and it has " +
-                           std::to_string(blocks_));
-  }
-  while (std::ssize(hashes_) < std::min(n + 1 + kHashesAhead, blocks_)) {
-    const std::optional<std::uint64_t> parent = hashes_.empty() ? root_ : hashes_.back();
-    hashes_.push_back(block_hash(parent, token_ids(std::ssize(hashes_)), hash_bits_));
-    index_.prefetch(hashes_.back());
-  }
-  return hashes_[static_cast<std::size_t>(n)];
-}
-
-std::span<const std::int32_t> HashChain::token_ids(std::int64_t n) const {
-  return tokens_of_block(token_ids_, n, index_.block_size());
-}
 
 PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const BlockParent& root) const {
   const PrefixIndex& index = pool_.index();
@@ -47,7 +22,8 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const Blo
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
     // The host tier (skip it on a first reading): behind a host block no block of the pool is shared, since a
     // table begins with blocks of the pool and `bring_back` appends to it.
-    if (const auto block = index.find(hash, parent_identity, tokens); block && hits.host_blocks.empty()) {
+    const bool pool_only = hits.host_blocks.empty();
+    if (const auto block = index.find(hash, parent_identity, tokens); block && pool_only) {
       hits.blocks.push_back(twin_to_share(*block));
       parent_identity = index.content(*block).identity;
     } else if (const auto host_block = host_.find(hash, parent_identity, tokens)) {
@@ -72,13 +48,36 @@ std::int32_t PrefixFinder::twin_to_share(std::int32_t found) const {
 
 BlockContent PrefixFinder::content_of(const BlockParent& parent,
                                       std::span<const std::int32_t> token_ids) const {
-  BlockContent content{block_hash(parent.hash, token_ids, hash_bits_), 0, parent.identity};
+  BlockContent content{.hash = block_hash(parent.hash, token_ids, hash_bits_),
+                       .identity = 0,
+                       .parent_identity = parent.identity};
   if (const auto twin = pool_.index().find(content.hash, content.parent_identity, token_ids)) {
     content.identity = pool_.index().content(*twin).identity;
   } else if (const auto host_block = host_.find(content.hash, content.parent_identity, token_ids)) {
     content.identity = host_.content(*host_block).identity;
   }
   return content;
+}
+
+/// Hashes are made three blocks ahead, for speed alone. A look-up in a large pool waits for memory; meanwhile
+/// the index fetches the entries of the next hashes, which do not depend on what it finds. Three ahead halve
+/// the time of a long prompt's look-up; more gain nothing.
+std::uint64_t HashChain::operator[](std::int64_t n) {
+  constexpr std::int64_t kAhead = 3;
+  if (n < 0 || n >= blocks_) {
+    throw std::logic_error("block " + std::to_string(n) + " of a sequence was looked for, and it has " +
+                           std::to_string(blocks_));
+  }
+  while (std::ssize(hashes_) < std::min(n + 1 + kAhead, blocks_)) {
+    const std::optional<std::uint64_t> parent = hashes_.empty() ? root_ : hashes_.back();
+    hashes_.push_back(block_hash(parent, token_ids(std::ssize(hashes_)), hash_bits_));
+    index_.prefetch(hashes_.back());
+  }
+  return hashes_[static_cast<std::size_t>(n)];
+}
+
+std::span<const std::int32_t> HashChain::token_ids(std::int64_t n) const {
+  return tokens_of_block(token_ids_, n, index_.block_size());
 }
 
 }  // namespace kvcache

@@ -21,32 +21,6 @@ struct PrefixHits {
   std::int64_t tokens = 0;                ///< that need not be computed
 };
 
-/// The hashes of a sequence's first blocks, made when they are asked for.
-class HashChain {
- public:
-  /// @param index   where the hashes will be looked for
-  /// @param blocks  how many full blocks of `token_ids` the chain has
-  /// @param root    what the first block follows
-  HashChain(const PrefixIndex& index, std::span<const std::int32_t> token_ids, std::int64_t blocks,
-            const BlockParent& root, int hash_bits)
-      : index_(index), token_ids_(token_ids), blocks_(blocks), root_(root.hash), hash_bits_(hash_bits) {}
-
-  /// Blocks.
-  std::int64_t size() const { return blocks_; }
-  /// The hash of block `n`. @throws std::logic_error if there is no such block.
-  std::uint64_t operator[](std::int64_t n);
-  /// The ids of block `n`, [block_size].
-  std::span<const std::int32_t> token_ids(std::int64_t n) const;
-
- private:
-  const PrefixIndex& index_;
-  std::span<const std::int32_t> token_ids_;
-  std::int64_t blocks_;
-  std::optional<std::uint64_t> root_;
-  int hash_bits_;
-  std::vector<std::uint64_t> hashes_;  // made so far
-};
-
 /// Looks for blocks in the pool and in the host tier behind it, and changes neither.
 class PrefixFinder {
  public:
@@ -68,6 +42,32 @@ class PrefixFinder {
   const SharedBlockPool& pool_;
   const HostTier& host_;
   int hash_bits_;
+};
+
+/// The hashes of a sequence's first blocks, made when they are asked for.
+class HashChain {
+ public:
+  /// @param index   is told which hashes will be looked for, and knows the block size
+  /// @param blocks  how many full blocks of `token_ids` the chain has
+  /// @param root    what the first block follows
+  HashChain(const PrefixIndex& index, std::span<const std::int32_t> token_ids, std::int64_t blocks,
+            const BlockParent& root, int hash_bits)
+      : index_(index), token_ids_(token_ids), blocks_(blocks), root_(root.hash), hash_bits_(hash_bits) {}
+
+  /// Blocks.
+  std::int64_t size() const { return blocks_; }
+  /// The hash of block `n`. @throws std::logic_error if there is no such block.
+  std::uint64_t operator[](std::int64_t n);
+  /// The ids of block `n`, [block_size].
+  std::span<const std::int32_t> token_ids(std::int64_t n) const;
+
+ private:
+  const PrefixIndex& index_;
+  std::span<const std::int32_t> token_ids_;
+  std::int64_t blocks_;
+  std::optional<std::uint64_t> root_;
+  int hash_bits_;
+  std::vector<std::uint64_t> hashes_;  // made so far
 };
 
 }  // namespace kvcache

@@ -58,10 +58,11 @@ std::optional<std::int32_t> PrefixIndex::find(std::uint64_t hash, std::uint64_t 
 }
 
 std::optional<std::int32_t> PrefixIndex::next_twin(std::int32_t block) const {
-  const std::uint64_t identity = content(block).identity;
-  do block = entries_[static_cast<std::size_t>(block)].next;
-  while (block != kNone && content(block).identity != identity);
-  return block == kNone ? std::nullopt : std::optional(block);
+  for (std::int32_t twin = entries_[static_cast<std::size_t>(block)].next; twin != kNone;
+       twin = entries_[static_cast<std::size_t>(twin)].next) {
+    if (content(twin).identity == content(block).identity) return twin;
+  }
+  return std::nullopt;
 }
 
 void PrefixIndex::prefetch(std::uint64_t hash) const {

@@ -17,7 +17,8 @@ struct BlockContent {
   std::uint64_t parent_identity = 0;  ///< of the block before it, or of the salt; 0: `kNoSalt`
 };
 
-/// What a block follows: the block before it, or for a first block the sequence's salt.
+/// What a block follows, the block before it or the sequence's salt: the two numbers that go into the block's
+/// own content.
 struct BlockParent {
   std::optional<std::uint64_t> hash;  ///< goes into the block's own hash
   std::uint64_t identity = 0;         ///< becomes the block's `parent_identity`
@@ -49,7 +50,7 @@ class PrefixIndex {
   const BlockContent& content(std::int32_t block) const {
     return entries_[static_cast<std::size_t>(block)].content;
   }
-  /// The same as what another block follows.
+  /// `block` as the parent of the block behind it.
   BlockParent as_parent(std::int32_t block) const { return {content(block).hash, content(block).identity}; }
   /// The ids of a findable block, [block_size].
   std::span<const std::int32_t> token_ids(std::int32_t block) const;
@@ -58,8 +59,7 @@ class PrefixIndex {
   /// tokens are compared.
   [[nodiscard]] std::optional<std::int32_t> find(std::uint64_t hash, std::uint64_t parent_identity,
                                                  std::span<const std::int32_t> token_ids) const;
-  /// Another block that holds the same as `block`. `find` gives the first such block, and `next_twin` one
-  /// after the other the rest.
+  /// The next block that holds the same as `block`, until there is none; `find` gives the first.
   [[nodiscard]] std::optional<std::int32_t> next_twin(std::int32_t block) const;
 
   /// Findable blocks.

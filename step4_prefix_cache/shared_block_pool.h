@@ -7,8 +7,8 @@
 ///      +------+ -----------> +--------+ --------------------------> +--------+
 ///      | free |              | in use |                             | cached |
 ///      +------+ <----------- +--------+ <-------------------------- +--------+
-///          ^      release, if              acquire: a hit                |
-///          |      not findable             allocate: an eviction         |
+///          ^      release, if          acquire (a hit), or             |
+///          |      not findable         allocate (an eviction)          |
 ///          +-------------------------------------------------------------+
 ///                                        forget
 ///
@@ -62,7 +62,8 @@ class SharedBlockPool {
 
   // Between plans
 
-  /// A fork: one reference more to each of `blocks`. @throws std::logic_error if one is not in use.
+  /// A fork: one reference more to each of `blocks`; no plan undoes it.
+  /// @throws std::logic_error if one is not in use.
   void share(std::span<const std::int32_t> blocks);
   /// A sequence ends: one reference less to each block of its table, from the tail on. A block without
   /// references enters the queue, at the front if it is free, at the back if it is cached: this is the order

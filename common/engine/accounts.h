@@ -1,6 +1,6 @@
 /// @file
-/// What a run adds up: rows, milliseconds, memory. The run loop reports every pass to `Accounts`, which
-/// decides nothing.
+/// What a run adds up: rows, milliseconds, memory. run.cpp reads the clock and reports every pass to
+/// `Accounts`, which decides nothing.
 #pragma once
 
 #include <cstddef>

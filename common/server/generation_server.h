@@ -1,8 +1,8 @@
 /// @file
 /// An engine behind HTTP: what each address answers, and that a request is cancelled when its client leaves.
 /// SIGTERM or SIGINT ends the server in order: `GenerationServer::end`.
-/// The answer 429 is sent here; waiting_line.h computes its Retry-After. Worker threads read requests and ask
-/// the engine for its status, so the server's own thread never waits. Described in docs/serving.md.
+/// The answer 429 is sent here; pace.h computes its Retry-After. Worker threads read requests and ask the
+/// engine for its status, so the server's own thread never waits. Described in docs/serving.md.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@
 #include "common/server/generate_request.h"
 #include "common/server/http_limits.h"
 #include "common/server/http_server.h"
-#include "common/server/waiting_line.h"
+#include "common/server/pace.h"
+#include "common/server/unread_requests.h"
 
 namespace boost::asio {
 class thread_pool;

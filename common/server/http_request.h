@@ -1,7 +1,7 @@
 /// @file
-/// From a parsed HTTP message to a request: its path, host and origin. Limits of size and time are elsewhere:
-/// their numbers in http_limits.h, their checks in http_connection.cpp. The JSON of a body is
-/// read in generate_request.cpp and openai.cpp.
+/// From a parsed HTTP message to a request: its path, host and origin. http_connection.cpp reads the message,
+/// chunked bodies too, and checks the limits of http_limits.h. The JSON of a body is read in
+/// generate_request.cpp and openai.cpp.
 #pragma once
 
 #include <boost/beast/http/message.hpp>

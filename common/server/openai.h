@@ -1,7 +1,8 @@
 /// @file
 /// Completions in OpenAI's form (https://platform.openai.com/docs/api-reference/completions), for clients
 /// made for it. A field that would change the text and is not done here is refused. Unknown fields are
-/// ignored, since clients send more than any one server knows. Described in docs/serving.md.
+/// ignored, since clients send more than any one server knows. The `[DONE]` that ends a stream is sent by
+/// generation_server.cpp. Described in docs/serving.md.
 #pragma once
 
 #include <string>

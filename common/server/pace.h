@@ -1,0 +1,38 @@
+/// @file
+/// The seconds of Retry-After: when a client that was refused should come again. The answer 429 itself is
+/// sent by `refuse_one_too_many` in generation_server.cpp. Only the server's thread uses it, without a lock.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+namespace kvcache {
+
+/// How fast requests end, and so how long a line of requests takes. Clients that were refused count as if
+/// they waited in the line; otherwise all of them would come back at once.
+class Pace {
+ public:
+  using Clock = std::chrono::steady_clock;            ///< of when requests ended
+  static constexpr std::chrono::seconds kLately{30};  ///< older ends do not count
+  static constexpr std::int64_t kLongestWait = 60;    ///< seconds
+  static constexpr std::int64_t kFirstGuess = 8;      ///< requests a second, until kFewestEnds have ended
+  static constexpr std::int64_t kFewestEnds = 8;      ///< so many ends make a pace
+
+  /// Notes that a request has ended.
+  void note_end(Clock::time_point now);
+  /// Notes that a request was taken.
+  /// @param line  requests that were there before it
+  void note_taken(std::int64_t line);
+  /// The seconds after which a refused client should come again, 1 to kLongestWait: the time in which `line`
+  /// requests, and those of clients that were refused before, will end at the pace of the last kLately.
+  std::int64_t retry_after(std::int64_t line, Clock::time_point now);
+
+ private:
+  static constexpr std::size_t kMostEnds = 256;
+  std::deque<Clock::time_point> ends_;  // when the last requests ended, oldest first
+  std::int64_t turned_away_ = 0;        // refused clients that have not come again
+};
+
+}  // namespace kvcache
