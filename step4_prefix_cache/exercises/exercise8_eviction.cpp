@@ -1,7 +1,7 @@
 // Exercise 8: Which block shall go?
 //
-// The free-block queue gives out the block at its front. So who goes first is decided by where a block
-// enters, and by whether a hit moves it.
+// The free-block queue gives out the block at its front. So which block goes first depends on where
+// blocks enter, and on whether a hit moves them.
 //
 // Write misses(eviction, contents, blocks). A cache of `blocks` blocks (at least 1), empty at first, is
 // asked for the contents one after the other; each is one block's worth, and equal numbers are equal
