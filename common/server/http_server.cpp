@@ -116,6 +116,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   std::string address() const { return address_.url; }
 
   void post(std::function<void()> work) { asio::post(io_, std::move(work)); }
+  /// A timer that is never due: its end cancels the wait, whose handler has its memory already.
+  std::shared_ptr<void> run_when_released(std::function<void()> work) {
+    const auto timer = std::make_shared<asio::steady_timer>(io_, asio::steady_timer::time_point::max());
+    timer->async_wait([work = std::move(work)](error_code) { work(); });
+    return timer;
+  }
   void post_after(std::chrono::milliseconds time, std::function<void()> work) {
     const auto timer = std::make_shared<asio::steady_timer>(io_, time);
     timer->async_wait([timer, work = std::move(work)](error_code error) {
@@ -306,6 +312,9 @@ std::string HttpServer::address() const {
 }
 void HttpServer::post(std::function<void()> work) {
   implementation_->post(std::move(work));
+}
+std::shared_ptr<void> HttpServer::run_when_released(std::function<void()> work) {
+  return implementation_->run_when_released(std::move(work));
 }
 void HttpServer::post_after(std::chrono::milliseconds time, std::function<void()> work) {
   implementation_->post_after(time, std::move(work));
