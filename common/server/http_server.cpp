@@ -215,9 +215,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     acceptor_.async_accept([this, accepting = accepting_](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       // The system wants a free file even where nobody connects.
-      if (error == asio::error::no_descriptors && somebody_connects() &&
-          close_longest_waiting(/*being_left=*/false))
-        return accept();
+      if (error == asio::error::no_descriptors && somebody_connects()) {
+        if (const auto longest = longest_waiting(/*being_left=*/false)) {
+          longest->close();
+          return accept();
+        }
+      }
       if (error) return accept_later();
       accept();
       take(std::move(socket));
@@ -246,18 +249,21 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     const auto left = static_cast<std::size_t>(std::ranges::count_if(
         connections_, [](const auto& connection) { return connection->is_being_left(); }));
     const bool is_full = connections_.size() - left >= limits_.connections;
-    const bool is_one_too_many = is_full && !close_longest_waiting(/*being_left=*/false);
-    if (left >= limits_.connections) close_longest_waiting(/*being_left=*/true);
+    const auto leaver = left >= limits_.connections ? longest_waiting(/*being_left=*/true) : nullptr;
+    if (leaver) leaver->close();
+    const auto longest = is_full ? longest_waiting(/*being_left=*/false) : nullptr;
+    if (longest) longest->give_way();
     const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
     connections_.insert(connection);
-    is_one_too_many ? connection->turn_away() : connection->start();
+    connection->start();
+    if (is_full && !longest) connection->turn_away();
   }
 
-  /// Makes room for one more connection. The client of the closed one has no whole request here and can
-  /// connect again.
+  /// The connection that must make room for one more. Its client has no whole request here and can connect
+  /// again.
   /// @param being_left  among the connections that are being left, or among the others
-  /// @return whether one was closed
-  bool close_longest_waiting(bool being_left) {
+  /// @return nullptr: none
+  std::shared_ptr<HttpConnection> longest_waiting(bool being_left) {
     std::shared_ptr<HttpConnection> longest;
     auto first = std::chrono::steady_clock::time_point::max();
     for (const auto& connection : connections_) {
@@ -266,8 +272,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
       first = *since;
       longest = connection;
     }
-    if (longest) longest->close();
-    return longest != nullptr;
+    return longest;
   }
 
   void end_if_answered() {
