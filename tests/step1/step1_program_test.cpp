@@ -599,7 +599,7 @@ TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_NE(result.err.find("of 1000 threads"), std::string::npos) << result.err;
-  EXPECT_NE(result.err.find("use --threads"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("use a smaller --threads\n"), std::string::npos) << result.err;
 }
 
 TEST(Step1Program, FailsWhereItsAddressSpaceCannotHoldTheWeights) {
