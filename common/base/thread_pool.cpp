@@ -77,8 +77,9 @@ ThreadPool::ThreadPool(int threads) {
   } catch (const std::system_error& error) {
     const int started = this->threads();
     stop_workers();  // destroying a thread that is not joined would end the program
-    throw RunError(fmt::format("the system gives {} of {} threads ({}); use --threads {} or fewer", started,
-                               threads, error.code().message(), started));
+    // How many would do, only the caller knows: a server starts more of its own.
+    throw RunError(fmt::format("the system gives {} of {} threads ({}); use a smaller --threads", started,
+                               threads, error.code().message()));
   }
 }
 

@@ -2,6 +2,7 @@
 /// See program.h.
 #include "common/cli/program.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/base/input_file.h"
@@ -141,6 +144,25 @@ void check_trace_replaces_nothing(const Options& options) {
   for (const std::filesystem::directory_entry& entry : files) {
     if (is_of_the_model(entry.path().filename()))
       refuse_if_same(entry.path(), fmt::format("a file of the model in {}", folder.string()));
+  }
+}
+
+/// A pipe gives its text once. Read again, under another name, it would be empty.
+/// @throws InputError that names a pipe given twice.
+void refuse_a_pipe_given_twice(const std::vector<Prompt>& prompts) {
+  std::map<std::pair<dev_t, ino_t>, std::string> pipes;
+  for (const Prompt& prompt : prompts) {
+    const auto* file = std::get_if<PromptFile>(&prompt);
+    struct stat found {};
+    if (file == nullptr || stat(file->name == "-" ? "/dev/stdin" : file->name.c_str(), &found) != 0 ||
+        !S_ISFIFO(found.st_mode))
+      continue;
+    const auto [first, is_new] = pipes.try_emplace({found.st_dev, found.st_ino}, file->name);
+    if (!is_new)
+      throw InputError(
+          fmt::format("--prompt-file {} and --prompt-file {} are one pipe, which can be read only once; give "
+                      "it once",
+                      first->second, file->name));
   }
 }
 
@@ -344,6 +366,7 @@ Program load_program(Step step, Options options) {
                   .pinned_prefix = {}};
   const Options& given = program.options;
   check_trace_replaces_nothing(given);
+  refuse_a_pipe_given_twice(given.prompts);
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);
   program.dtype = choose_dtype(given.dtype, program.gpu.get());

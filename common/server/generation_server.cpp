@@ -7,6 +7,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "common/base/error.h"
@@ -54,6 +55,12 @@ HttpAnswer later(HttpAnswer answer, std::int64_t seconds = 1) {
 }
 
 }  // namespace
+
+/// What a reader has made of a body: one of both, or nothing yet.
+struct GenerationServer::ReadBody {
+  std::optional<AskedGeneration> asked;
+  std::exception_ptr failure;
+};
 
 /// An answer in the making: turns the engine's events of a request into what its client is sent.
 class GenerationServer::Answering {
@@ -175,10 +182,7 @@ GenerationServer::~GenerationServer() {
 void GenerationServer::wait() {
   http_.wait();
   stop_reading_.request_stop();
-  for (const auto& worker : {readers_[0].get(), readers_[1].get(), looker_.get()}) {
-    worker->stop();
-    worker->join();
-  }
+  for (auto* worker : {&readers_[0], &readers_[1], &looker_}) worker->reset();  // with work that uses http_
 }
 
 void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
@@ -291,38 +295,45 @@ void GenerationServer::read_next(UnreadRequests::Reader reader) {
   if (reading_.contains(reader)) return;
   std::optional<UnreadRequest> next = unread_.take(reader);
   if (!next) return;
-  const Exchange taken = next->exchange;
-  auto work = [this, reader, request = *std::move(next)]() mutable {
-    std::shared_ptr<AskedGeneration> asked;
-    std::optional<HttpAnswer> refusal;
-    try {
-      asked = std::make_shared<AskedGeneration>(request.read(request.body));
-    } catch (const StoppedByRequest&) {
-      // The server is shutting down: not_serving() below tells the client.
-    } catch (const RequestError& error) {
-      refusal = error_answer(error.status, error.what(), error.field);
-    } catch (const std::exception& error) {
-      refusal = error_answer(500, words_of(error));
-    }
-    http_.post(
-        [this, reader, exchange = std::move(request.exchange), asked, refusal, arrived = request.arrived] {
-          reading_.erase(reader);
-          read_next(reader);  // first: what follows may throw
-          if (asked) {
-            submit(exchange, std::move(*asked), arrived);
-          } else {
-            exchange->answer(refusal.value_or(not_serving()));
-          }
-        });
-  };
+  const Exchange exchange = std::move(next->exchange);
   try {
+    const auto outcome = std::make_shared<ReadBody>();
+    auto when_read = http_.run_when_released([this, reader, exchange, outcome, arrived = next->arrived] {
+      if (!outcome->asked && !outcome->failure) return;  // no reader got it: answered below
+      reading_.erase(reader);
+      read_next(reader);  // first: what follows may throw
+      take_read(exchange, *outcome, arrived);
+    });
+    auto work = [read = std::move(next->read), body = std::move(next->body), outcome,
+                 when_read = std::move(when_read)] {
+      try {
+        outcome->asked = read(body);
+      } catch (...) {  // the server's thread tells it: making an answer needs memory
+        outcome->failure = std::current_exception();
+      }
+    };
     reading_.insert(reader);
     boost::asio::post(*readers_[static_cast<std::size_t>(reader)], std::move(work));
   } catch (const std::exception& error) {
     reading_.erase(reader);
     read_next(reader);  // first: what follows may throw
-    taken->answer(error_answer(500, words_of(error)));
+    exchange->answer(error_answer(500, words_of(error)));
   }
+}
+
+/// Submits the request that a reader has made of a body, or answers why there is none.
+void GenerationServer::take_read(const Exchange& exchange, ReadBody& body,
+                                 Engine::Clock::time_point arrived) {
+  try {
+    if (body.failure) std::rethrow_exception(body.failure);
+  } catch (const StoppedByRequest&) {
+    return exchange->answer(not_serving());  // the server is shutting down
+  } catch (const RequestError& error) {
+    return exchange->answer(error_answer(error.status, error.what(), error.field));
+  } catch (const std::exception& error) {
+    return exchange->answer(error_answer(500, words_of(error)));
+  }
+  submit(exchange, *std::move(body.asked), arrived);
 }
 
 void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
@@ -411,20 +422,25 @@ void GenerationServer::with_status(std::function<void(const EngineStatus&)> use,
 
 /// Asks once for all that wait for a status. Whoever comes while a status is on its way waits for the next.
 void GenerationServer::ask_for_status() {
-  auto look = [this, engine = engine_, with_cache = std::exchange(cache_is_wanted_, false),
-               users = std::exchange(status_users_, {})]() mutable {
-    const auto status = std::make_shared<EngineStatus>(engine->status(kStatusWait, with_cache));
-    // Moved: what no user holds any more is forgotten at once.
-    http_.post([this, status, users = std::move(users)] {
-      status_is_coming_ = false;
-      if (!status_users_.empty()) ask_for_status();  // first: what follows may throw
-      note_failure(status->failure);
-      status->waiting += requests_to_read();
-      for (const auto& use : users) use(*status);
-    });
+  const auto status = std::make_shared<std::optional<EngineStatus>>();
+  auto when_known = http_.run_when_released([this, status, users = std::exchange(status_users_, {})] {
+    status_is_coming_ = false;
+    if (!status_users_.empty()) ask_for_status();  // first: what follows may throw
+    if (!*status) throw std::bad_alloc();          // what no user holds any more is forgotten
+    note_failure((*status)->failure);
+    (*status)->waiting += requests_to_read();
+    for (const auto& use : users) use(**status);
+  });
+  status_is_coming_ = true;
+  auto look = [engine = engine_, with_cache = std::exchange(cache_is_wanted_, false), status,
+               when_known = std::move(when_known)] {
+    try {
+      *status = engine->status(kStatusWait, with_cache);
+    } catch (const std::bad_alloc&) {
+      // None: the server's thread sees it.
+    }
   };
   boost::asio::post(*looker_, std::move(look));
-  status_is_coming_ = true;
 }
 
 double GenerationServer::uptime_s() const {

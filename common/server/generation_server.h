@@ -61,6 +61,7 @@ class GenerationServer {
 
  private:
   class Answering;
+  struct ReadBody;
   using Exchange = std::shared_ptr<HttpExchange>;
   using Read = std::function<AskedGeneration(std::string_view body)>;
 
@@ -69,6 +70,7 @@ class GenerationServer {
   void answer_generation(const Exchange& exchange, Read read);
   void refuse_one_too_many(const Exchange& exchange);
   void read_next(UnreadRequests::Reader reader);
+  void take_read(const Exchange& exchange, ReadBody& body, Engine::Clock::time_point arrived);
   std::int64_t requests_to_read() const;
   std::int64_t requests() const;
   void submit(const Exchange& exchange, AskedGeneration asked, Engine::Clock::time_point arrived);

@@ -185,8 +185,13 @@ void HttpConnection::turn_away() {
     HttpAnswer answer = error_answer(503, "the server has no free connection; try again later");
     answer.headers.emplace_back("Retry-After", "1");
     refuse(answer);
-    read_more();
   });
+}
+
+void HttpConnection::give_way() {
+  // A client that was answered knows that its connection may end; a new one may be about to ask.
+  if (state_ == State::idle && given_ == 0) return turn_away();
+  close();
 }
 
 // Reading

@@ -53,8 +53,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   /// Waits for requests.
   void start();
-  /// Answers that there are too many connections, and leaves.
+  /// Answers that there are too many connections, and leaves. Only before a request has come.
   void turn_away();
+  /// Makes room for another connection: turns the client away if it has neither asked nor been answered, or
+  /// else closes.
+  void give_way();
   /// Closes the connection at once.
   void close();
   /// Whether a request is not answered to its end.

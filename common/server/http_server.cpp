@@ -116,6 +116,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   std::string address() const { return address_.url; }
 
   void post(std::function<void()> work) { asio::post(io_, std::move(work)); }
+  /// A timer that is never due: its end cancels the wait, whose handler has its memory already.
+  std::shared_ptr<void> run_when_released(std::function<void()> work) {
+    const auto timer = std::make_shared<asio::steady_timer>(io_, asio::steady_timer::time_point::max());
+    timer->async_wait([work = std::move(work)](error_code) { work(); });
+    return timer;
+  }
   void post_after(std::chrono::milliseconds time, std::function<void()> work) {
     const auto timer = std::make_shared<asio::steady_timer>(io_, time);
     timer->async_wait([timer, work = std::move(work)](error_code error) {
@@ -209,9 +215,12 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     acceptor_.async_accept([this, accepting = accepting_](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       // The system wants a free file even where nobody connects.
-      if (error == asio::error::no_descriptors && somebody_connects() &&
-          close_longest_waiting(/*being_left=*/false))
-        return accept();
+      if (error == asio::error::no_descriptors && somebody_connects()) {
+        if (const auto longest = longest_waiting(/*being_left=*/false)) {
+          longest->close();
+          return accept();
+        }
+      }
       if (error) return accept_later();
       accept();
       take(std::move(socket));
@@ -240,18 +249,21 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
     const auto left = static_cast<std::size_t>(std::ranges::count_if(
         connections_, [](const auto& connection) { return connection->is_being_left(); }));
     const bool is_full = connections_.size() - left >= limits_.connections;
-    const bool is_one_too_many = is_full && !close_longest_waiting(/*being_left=*/false);
-    if (left >= limits_.connections) close_longest_waiting(/*being_left=*/true);
+    const auto leaver = left >= limits_.connections ? longest_waiting(/*being_left=*/true) : nullptr;
+    if (leaver) leaver->close();
+    const auto longest = is_full ? longest_waiting(/*being_left=*/false) : nullptr;
+    if (longest) longest->give_way();
     const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
     connections_.insert(connection);
-    is_one_too_many ? connection->turn_away() : connection->start();
+    connection->start();
+    if (is_full && !longest) connection->turn_away();
   }
 
-  /// Makes room for one more connection. The client of the closed one has no whole request here and can
-  /// connect again.
+  /// The connection that must make room for one more. Its client has no whole request here and can connect
+  /// again.
   /// @param being_left  among the connections that are being left, or among the others
-  /// @return whether one was closed
-  bool close_longest_waiting(bool being_left) {
+  /// @return nullptr: none
+  std::shared_ptr<HttpConnection> longest_waiting(bool being_left) {
     std::shared_ptr<HttpConnection> longest;
     auto first = std::chrono::steady_clock::time_point::max();
     for (const auto& connection : connections_) {
@@ -260,8 +272,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
       first = *since;
       longest = connection;
     }
-    if (longest) longest->close();
-    return longest != nullptr;
+    return longest;
   }
 
   void end_if_answered() {
@@ -306,6 +317,9 @@ std::string HttpServer::address() const {
 }
 void HttpServer::post(std::function<void()> work) {
   implementation_->post(std::move(work));
+}
+std::shared_ptr<void> HttpServer::run_when_released(std::function<void()> work) {
+  return implementation_->run_when_released(std::move(work));
 }
 void HttpServer::post_after(std::chrono::milliseconds time, std::function<void()> work) {
   implementation_->post_after(time, std::move(work));

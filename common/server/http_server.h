@@ -112,6 +112,9 @@ class HttpServer {
 
   /// Runs `work` on the server's thread. Any thread may call it while the server exists.
   void post(std::function<void()> work);
+  /// Runs `work` on the server's thread once the returned object is released, which needs no memory. Any
+  /// thread may release it while the server exists.
+  std::shared_ptr<void> run_when_released(std::function<void()> work);
   /// Runs `work` on the server's thread after `time`.
   void post_after(std::chrono::milliseconds time, std::function<void()> work);
   /// Runs `work` on the server's thread at the first SIGTERM or SIGINT. The second such signal ends the

@@ -692,6 +692,7 @@ TEST_F(AnHttpServer, ClosesWhoHasBeenIdleLongestForANewcomer) {
   EXPECT_EQ(reused.get("/echo").status, 200);  // it has been idle for a shorter time than the third now
   HttpClient newcomer = connect();
   EXPECT_EQ(newcomer.get("/echo").status, 200);
+  EXPECT_EQ(unused.read_response().status, 503);
   EXPECT_TRUE(unused.ended_by_server());
   EXPECT_EQ(reused.get("/echo").status, 200);
   HttpClient next = connect();
@@ -699,7 +700,24 @@ TEST_F(AnHttpServer, ClosesWhoHasBeenIdleLongestForANewcomer) {
   EXPECT_TRUE(newcomer.ended_by_server());
   with_held(1, [](HttpExchange& exchange) { exchange.answer(text("held")); });
   EXPECT_EQ(busy.read_response().body, "held") << "who waits for an answer is not idle";
-  EXPECT_EQ(counts().responses.count(503), 0U);
+  EXPECT_EQ(counts().responses.at(503), 1) << "who had an answer is closed without another";
+}
+
+TEST_F(AnHttpServer, TellsAClientWhyItMustGiveWayBeforeItHasAsked) {
+  HttpLimits limits;
+  limits.connections = 2;
+  start(limits);
+  HttpClient busy = connect(), slow = connect();
+  busy.send_request("POST", "/hold");
+  ASSERT_TRUE(held_count_.wait_for(1));
+  wait_for_connections(2);
+  HttpClient newcomer = connect();
+  EXPECT_EQ(newcomer.get("/echo").status, 200);
+  slow.send_request("GET", "/echo");
+  const HttpResponse refusal = slow.read_response();
+  EXPECT_EQ(refusal.status, 503);
+  EXPECT_EQ(refusal.headers.at("retry-after"), "1");
+  EXPECT_TRUE(slow.ended_by_server());
 }
 
 TEST_F(AnHttpServer, ClosesWhoHasBeenIdleLongestWhenNoFileCanBeOpened) {
@@ -751,7 +769,7 @@ TEST_F(AnHttpServer, ServesEverybodyBesideAsManyIdleConnectionsAsItTakes) {
     idle.push_back(connect());
     expect_alive();
   }
-  EXPECT_LE(counts().connections, 8U);
+  EXPECT_LE(counts().connections, 2 * limits.connections);  // those that are told 503 included
 }
 
 // A connection with a part of a request, even if more of it comes now and then, can still be closed for

@@ -1,5 +1,5 @@
-// A server whose own thread finds no memory, once, at any place: it goes on, and no client waits for ever.
-// Each gets its whole answer, an error, or the end of its connection. No test waits for a time: the
+// A server one of whose threads finds no memory, once, at any place: it goes on, and no client waits for
+// ever. Each gets its whole answer, an error, or the end of its connection. No test waits for a time: the
 // allocation that fails is counted. Left out are answers while they are made as JSON: the library allocates
 // in destructors (nlohmann-json 3.11), and a destructor without memory ends the process.
 #include <gtest/gtest.h>
@@ -69,6 +69,7 @@ class ArmingStore final : public KvStore {
     is_first_ = true;
   }
   void begin(const PassPlan& plan) override {
+    is_spared = true;  // the engine's thread
     if (is_first_.exchange(false)) fails_in = place_.load();
     store_.begin(plan);
   }
@@ -171,6 +172,35 @@ TEST_F(AGenerationServerWithoutMemory, TellsItsStateAfterwards) {
       ASSERT_EQ(HttpClient(port()).get(path).status, 200) << place;
     }
   }
+}
+
+// The threads that fetch the engine's state and read bodies find no memory.
+TEST_F(AGenerationServerWithoutMemory, LeavesNobodyWaitingForAnotherThread) {
+  is_spared = true;
+  ASSERT_NO_FATAL_FAILURE(expect_alive());
+  others_fail = true;
+  int whole = 0, lost = 0;
+  for (const char* path : {"/health", "/metrics", "/state"}) {
+    for (int place = 0; place < kPlaces; ++place) {
+      const HttpResponse response = answer(place, "GET", path);
+      ASSERT_TRUE(response.status == 200 || response.status == 0) << response.status;
+      ++(response.status == 200 ? whole : lost);
+      ASSERT_NO_FATAL_FAILURE(expect_alive());
+    }
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(lost, 0);
+  // No object: the library allocates in its destructor.
+  int refused = 0, failed = 0;
+  for (int place = 0; place < kPlaces; ++place) {
+    const HttpResponse response = answer(place, "POST", "/generate", "5");
+    ASSERT_TRUE(response.status == 400 || response.status == 500) << response.status;
+    ++(response.status == 400 ? refused : failed);
+    ASSERT_NO_FATAL_FAILURE(expect_alive());
+  }
+  others_fail = false;
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(failed, 0);
 }
 
 }  // namespace
