@@ -35,11 +35,13 @@ FlatCacheShape reservation(const Program& program, std::vector<std::string>& not
     shape.max_seq_len = std::clamp<std::int64_t>(fitting, 1, shape.max_seq_len);
   } else if (shape.max_seq_len > program.memory / bytes_per_position) {
     shape.max_seq_len = longest_request(program);
-    notes.push_back(fmt::format(
-        "{} reservations of {} positions, {} bytes each, are more than {} has; reserving the {} needed",
-        shape.sequences, config.max_position_embeddings,
-        config.max_position_embeddings * shape.bytes_per_token, program.gpu ? "the GPU" : "this machine",
-        shape.max_seq_len));
+    const std::int64_t positions = config.max_position_embeddings, bytes = positions * shape.bytes_per_token;
+    const std::string too_much =
+        shape.sequences == 1 ? fmt::format("a reservation of {} positions, {} bytes, is", positions, bytes)
+                             : fmt::format("{} reservations of {} positions, {} bytes each, are",
+                                           shape.sequences, positions, bytes);
+    notes.push_back(fmt::format("{} more than {} has; reserving the {} needed", too_much,
+                                program.gpu ? "the GPU" : "this machine", shape.max_seq_len));
   }
   return shape;
 }

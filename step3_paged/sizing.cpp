@@ -72,9 +72,9 @@ void check_holds_a_block(const Program& program, const PagedShape& shape, const 
     throw InputError("--kv-memory auto needs --device cuda; on the CPU give a size such as 512MiB");
   if (options.kv_memory_bytes && *options.kv_memory_bytes < shape.block_bytes()) {
     throw InputError(
-        fmt::format("--kv-memory of {} bytes holds no block: one of {} tokens takes {} bytes; give at "
-                    "least that, or a smaller --block-size",
-                    *options.kv_memory_bytes, shape.block_size, shape.block_bytes()));
+        fmt::format("--kv-memory {}: a block takes {} bytes with --block-size {}; give at least that, or a "
+                    "smaller --block-size",
+                    *options.kv_memory_bytes, shape.block_bytes(), shape.block_size));
   }
 }
 

@@ -19,7 +19,8 @@
 namespace kvcache {
 namespace {
 
-/// A pinned prefix never leaves the pool, so every prompt must fit beside it.
+/// A pinned prefix never leaves the pool, so every prompt must fit beside it, and in a server a prompt of one
+/// token.
 /// @throws InputError with the numbers, for one that does not.
 void check_beside_prefix(const Program& program, const PagedShape& shape) {
   const std::vector<std::int32_t>& prefix = program.pinned_prefix;
@@ -31,9 +32,9 @@ void check_beside_prefix(const Program& program, const PagedShape& shape) {
     const std::int64_t own = shape.blocks_for(std::ssize(ids)) - shared;
     if (pinned + own <= shape.blocks) continue;
     throw InputError(
-        fmt::format("prompt {} needs {} blocks beside the {} of the system prompt, and the pool has {}; "
+        fmt::format("{} needs {} {} beside the {} of the system prompt, and the pool has {}; "
                     "raise --num-blocks or --kv-memory",
-                    static_cast<std::int64_t>(n) / program.options.samples + 1, own, pinned, shape.blocks));
+                    name_of_request(program, n), own, own == 1 ? "block" : "blocks", pinned, shape.blocks));
   }
 }
 

@@ -152,8 +152,9 @@ void check_alone(const ReportFile& report) {
 void check_alike(const ReportFile& first, const ReportFile& report) {
   const json &theirs = first.content.at("sequences"), &mine = report.content.at("sequences");
   if (mine.size() != theirs.size()) {
-    throw InputError(fmt::format("{} has {} sequences and {} has {}; run every step on the same prompts",
-                                 report.name, mine.size(), first.name, theirs.size()));
+    throw InputError(fmt::format(
+        "{} and {} differ in their number of sequences, {} and {}; run every step on the same prompts",
+        report.name, first.name, mine.size(), theirs.size()));
   }
   for (std::size_t s = 0; s < theirs.size(); ++s) {
     if (mine[s].at("prompt_ids") != theirs[s].at("prompt_ids")) {

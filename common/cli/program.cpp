@@ -425,6 +425,11 @@ std::int64_t tokens_of_all_requests(const Program& program) {
   return tokens;
 }
 
+std::string name_of_request(const Program& program, std::size_t index) {
+  if (program.options.serve) return "a request";
+  return fmt::format("prompt {}", static_cast<std::int64_t>(index) / program.options.samples + 1);
+}
+
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy) {
   const auto check = [&](const std::string& name, const std::vector<std::int32_t>& ids) {
     if (static_cast<std::int64_t>(ids.size()) <= manager.capacity()) return;
@@ -433,8 +438,7 @@ void check_capacity(const Program& program, const KvManager& manager, const std:
   };
   check("the system prompt", program.pinned_prefix);
   for (std::size_t n = 0; n < program.requests.size(); ++n)
-    check(fmt::format("prompt {}", static_cast<std::int64_t>(n) / program.options.samples + 1),
-          program.requests[n].prompt_ids);
+    check(name_of_request(program, n), program.requests[n].prompt_ids);
 }
 
 void print_notes(const Program& program, const Cache& cache) {

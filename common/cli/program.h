@@ -70,6 +70,9 @@ std::int64_t longest_request(const Program& program);
 /// The same, summed over all requests.
 std::int64_t tokens_of_all_requests(const Program& program);
 
+/// How a message calls request `index` of the program: "prompt 2", or in a server "a request".
+std::string name_of_request(const Program& program, std::size_t index);
+
 /// @throws InputError for a prompt that is longer than the capacity of `manager`, with both numbers and the
 /// `remedy`.
 void check_capacity(const Program& program, const KvManager& manager, const std::string& remedy);

@@ -15,6 +15,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "common/base/error.h"
 #include "common/base/mapped_file.h"
@@ -37,6 +38,10 @@ void print_error(std::string message) {
   std::fputs(("error: " + message + "\n").c_str(), stderr);
 }
 
+void print_output_error(const std::string& reason) {
+  print_error("cannot write the output: " + reason);
+}
+
 int exit_code_of(const std::function<int()>& body) {
   try {
     return body();
@@ -46,6 +51,13 @@ int exit_code_of(const std::function<int()>& body) {
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
     std::fputs(out_of_memory, stderr);  // a constant: there may be no memory for a new string
+  } catch (const std::system_error& error) {
+    // fmt::print throws one without the output's name where a write to stdout fails.
+    if (std::ferror(stdout) != 0) {
+      print_output_error(error.code().message());
+    } else {
+      print_error(error.what());
+    }
   } catch (const std::exception& error) {
     print_error(error.what());
   } catch (...) {
@@ -88,8 +100,7 @@ int run_main(const std::function<int()>& body) {
   // Buffered output fails only when it is flushed; exit would flush it and ignore the failure.
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    const std::string reason = errno != 0 ? std::strerror(errno) : "an earlier write failed";
-    print_error("cannot write the output: " + reason);
+    print_output_error(errno != 0 ? std::strerror(errno) : "an earlier write failed");
     return failed;
   }
   return code;

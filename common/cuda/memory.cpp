@@ -27,7 +27,9 @@ std::shared_ptr<void> allocate_device(std::int64_t bytes, const char* what) {
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     throw RunError(
-        fmt::format("not enough of the GPU's memory for {}: {} bytes, and {} are free", what, bytes, free));
+        fmt::format("not enough of the GPU's memory for {}: {} bytes, and {} are free; ask for less, or end "
+                    "other programs that use the GPU",
+                    what, bytes, free));
   }
   check(status, what);
   ++allocation_count;
@@ -39,7 +41,8 @@ std::shared_ptr<void> allocate_pinned(std::int64_t bytes, const char* what) {
   const cudaError_t status = cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw RunError(fmt::format("not enough page-locked host memory for {}: {} bytes", what, bytes));
+    throw RunError(
+        fmt::format("not enough page-locked host memory for {}: {} bytes; ask for less", what, bytes));
   }
   check(status, what);
   return {data, [](void* memory) { cudaFreeHost(memory); }};

@@ -113,13 +113,13 @@ class Buffer {
   static std::int64_t space_for(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
   /// Takes memory straight from the system, which clears a page only when it is written and reports a
-  /// shortage as an error.
-  explicit Buffer(std::int64_t bytes) {
+  /// shortage as an error, which ends with the `remedy`.
+  Buffer(std::int64_t bytes, std::string_view remedy) {
     const auto size = static_cast<std::size_t>(bytes);
     void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-      throw RunError(fmt::format("no memory for the weights: {} bytes ({:.1f} GiB): {}", bytes,
-                                 static_cast<double>(bytes) / (1 << 30), std::strerror(errno)));
+      throw RunError(fmt::format("no memory for the weights: {} bytes ({:.1f} GiB): {}; give {}", bytes,
+                                 static_cast<double>(bytes) / (1 << 30), std::strerror(errno), remedy));
     ::madvise(memory, size, MADV_HUGEPAGE);  // a hint; with it, long rows cost fewer address translations
     owner_ = {static_cast<std::byte*>(memory), [size](std::byte* start) { ::munmap(start, size); }};
     next_ = owner_.get();
@@ -371,7 +371,7 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   auto owners = std::make_shared<Owners>();
   Progress done(progress, numbers);
   if (!to_convert.empty()) {
-    Buffer buffer(bytes);
+    Buffer buffer(bytes, "--dtype f32, which takes the file's numbers as they are");
     std::optional<ThreadPool> own;
     ThreadPool& pool = threads != nullptr ? *threads : own.emplace(ThreadPool::all_threads());
     for (const Match& match : to_convert) {
@@ -398,7 +398,8 @@ Weights random_weights(const ModelConfig& config, DType dtype, std::uint64_t see
     bytes += Buffer::space_for(parameter.count() * size_of(dtype));
   }
 
-  Buffer buffer(bytes);
+  Buffer buffer(
+      bytes, dtype == DType::f32 ? "--dtype bf16, which halves that, or a smaller model" : "a smaller model");
   std::optional<ThreadPool> own;
   ThreadPool& pool = threads != nullptr ? *threads : own.emplace(ThreadPool::all_threads());
   Progress done(progress, numbers);

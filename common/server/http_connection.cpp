@@ -230,8 +230,7 @@ void HttpConnection::parse() {
   if (state_ == State::idle) {
     state_ = State::reading;
     set_deadline(owner_.limits().read);
-    parser_.emplace();
-    parser_->eager(true);
+    parser_.emplace();  // not eager: it stops behind the header
     parser_->header_limit(static_cast<std::uint32_t>(owner_.limits().header_bytes));
     parser_->body_limit(owner_.limits().body_bytes);
     continue_sent_ = false;
@@ -250,6 +249,7 @@ void HttpConnection::parse() {
     const std::size_t taken = parser_->put(asio::buffer(unparsed_), error);
     unparsed_.erase(0, taken);
     if (error && error != http::error::need_more) return refuse_parse_error(error);
+    if (parser_->is_header_done() && !request_) take_header();
     if (error || taken == 0) break;  // asked again without more input, it may fail that assertion, too
   }
   if (parser_->is_done()) {
@@ -273,20 +273,29 @@ void HttpConnection::send_continue() {
   write(kContinue);
 }
 
+/// Takes what the header says before the body is parsed: Boost.Beast adds the fields of a trailer to those of
+/// the header, and a trailer must not change who asks (RFC 9110 section 6.5.1).
+void HttpConnection::take_header() {
+  const HttpMessage& message = parser_->get();
+  version_ = message.version();
+  keep_ = message.keep_alive();
+  fault_ = why_no_request(message);
+  request_ = request_of(message);
+  parser_->eager(true);
+}
+
 void HttpConnection::dispatch() {
-  auto message = parser_->release();
+  HttpRequest request = *std::exchange(request_, std::nullopt);
+  request.body = std::move(parser_->get().body());
   parser_.reset();
   state_ = State::answering;
   clear_deadline();
-  version_ = message.version();
-  keep_ = message.keep_alive();
   answered_ = false;
-  const std::string fault = why_no_request(message);
-  const auto exchange = std::make_shared<Exchange>(request_of(std::move(message)), *this);
+  const auto exchange = std::make_shared<Exchange>(std::move(request), *this);
   exchange_ = exchange;
-  if (fault.empty()) return owner_.handle(exchange);
+  if (fault_.empty()) return owner_.handle(exchange);
   keep_ = false;  // where the next request begins is unknown
-  exchange->answer(error_answer(400, fault));
+  exchange->answer(error_answer(400, fault_));
 }
 
 void HttpConnection::refuse_long_header() {

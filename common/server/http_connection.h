@@ -90,6 +90,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void take_input();
   void parse();
   void send_continue();
+  void take_header();
   void dispatch();
   void refuse(const HttpAnswer& answer);
   void refuse_long_header();
@@ -116,13 +117,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   State state_ = State::idle;
   std::chrono::steady_clock::time_point waiting_since_;  // of waiting_since()
 
-  std::array<char, 8192> incoming_;  // buffer of the pending read
-  std::string unparsed_;             // input that the parser has not taken
-  std::optional<Parser> parser_;     // of the request that is being read
+  std::array<char, 8192> incoming_;     // buffer of the pending read
+  std::string unparsed_;                // input that the parser has not taken
+  std::optional<Parser> parser_;        // of the request that is being read
+  std::optional<HttpRequest> request_;  // what its header says, once the header is read
+  std::string fault_;                   // why it is no request; empty: it is one
   bool continue_sent_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // the request that is being answered
-  unsigned version_ = 11;               // HTTP version of that request, 11 for 1.1
+  unsigned version_ = 11;               // HTTP version of the last header, 11 for 1.1
   bool keep_ = false;                   // whether the connection goes on after the answer
   bool answered_ = false;               // all of the answer is in sending_ and unsent_, or sent
 

@@ -86,7 +86,7 @@ std::string why_no_request(const HttpMessage& message) {
   return "";
 }
 
-HttpRequest request_of(HttpMessage&& message) {
+HttpRequest request_of(const HttpMessage& message) {
   constexpr boost::beast::string_view scheme = "http://";
   std::string_view target = text_of(message.target()), host = text_of(message[http::field::host]);
   if (boost::beast::iequals(message.target().substr(0, scheme.size()), scheme)) {
@@ -101,7 +101,6 @@ HttpRequest request_of(HttpMessage&& message) {
   request.host = host_of(host).value_or("?");
   request.coding = coding_of(message);
   request.cross_site = is_cross_site(message);
-  request.body = std::move(message.body());
   return request;
 }
 

@@ -89,6 +89,14 @@ std::string refusal_of(const std::vector<ReportFile>& reports) {
   return "nothing";
 }
 
+TEST(Compare, SaysHowManySequencesEachOfUnlikeReportsHas) {
+  ReportFile shorter = report("one", {3}, {});
+  shorter.content["sequences"].erase(1);
+  EXPECT_EQ(refusal_of({report("two", {3}, {}), shorter}),
+            "one.json and two.json differ in their number of sequences, 1 and 2; run every step on the same "
+            "prompts");
+}
+
 TEST(Compare, NamesTheFileAndTheFieldThatIsMissingOrOfAnotherType) {
   const ReportFile good = report("good", {3}, {});
   const auto expect_refused = [&](ReportFile damaged, const std::string& field, const std::string& fault) {

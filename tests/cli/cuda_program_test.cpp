@@ -212,7 +212,9 @@ TEST_F(CudaProgram, AModelThatTheGpuCannotHoldIsRefusedWithItsSize) {
       std::to_string(numbers * 4).substr(0, 2);  // the first digits of its bytes in float32
   expect_refusal(kSteps[3],
                  {"--device", "cuda", "--dtype", "f32", "--model", folder.path().string(), "--ids", "1"}, 1,
-                 {"not enough of the GPU's memory for the weights: " + size, "are free"}, Gpu::visible);
+                 {"not enough of the GPU's memory for the weights: " + size,
+                  "are free; ask for less, or end other programs that use the GPU"},
+                 Gpu::visible);
 }
 
 }  // namespace

@@ -14,9 +14,11 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "common/base/error.h"
+#include "fmt/format.h"
 #include "tests/support/files.h"
 
 namespace kvcache {
@@ -96,6 +98,25 @@ TEST(RunMainDeathTest, AnEarlierWriteThatFailedIsNotForgotten) {
         }));
       },
       testing::ExitedWithCode(1), "^error: cannot write the output: an earlier write failed\n$");
+}
+
+// fmt reports a write that failed as an error of its own.
+TEST(RunMainDeathTest, TextLongerThanTheBufferGetsTheSameLineOnAFullDisk) {
+  EXPECT_EXIT(
+      {
+        if (std::freopen("/dev/full", "w", stdout) == nullptr) std::exit(99);
+        std::exit(run_main([] {
+          fmt::print("{}", std::string(1'000'000, 'a'));
+          return 0;
+        }));
+      },
+      testing::ExitedWithCode(1), "^error: cannot write the output: No space left on device\n$");
+}
+
+TEST(RunMain, AnErrorOfTheSystemThatIsNotOfTheOutputKeepsItsWords) {
+  const std::system_error error(std::make_error_code(std::errc::no_space_on_device), "no socket");
+  EXPECT_EQ(outcome_of([&]() -> int { throw error; }),
+            (Outcome{1, "error: no socket: No space left on device\n"}));
 }
 
 // With stdout on `file`, which may hold less than is written.

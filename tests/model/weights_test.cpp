@@ -5,10 +5,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <random>
 #include <set>
@@ -16,12 +22,14 @@
 #include "common/base/error.h"
 #include "common/base/number.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/sanitized.h"
 
 namespace kvcache::test {
 namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -646,12 +654,64 @@ TEST(RandomWeights, RoundTheSameNumbersToEveryType) {
               rounded(values_of(exact.layers[1].down.weight), dtype));
 }
 
-TEST(RandomWeights, SayHowMuchMemoryIsMissing) {
+TEST(RandomWeights, SayHowMuchMemoryIsMissingAndWhatNeedsLess) {
   ModelConfig config = tiny_config();
   config.vocab_size = std::int64_t{1} << 30;
   config.hidden_size = std::int64_t{1} << 24;
-  EXPECT_THAT(message_of<RunError>([&] { return random_weights(config, DType::f32); }),
-              AllOf(HasSubstr("memory"), HasSubstr("GiB")));
+  const auto refusal_of = [&](DType dtype) {
+    return message_of<RunError>([&] { return random_weights(config, dtype); });
+  };
+  EXPECT_THAT(refusal_of(DType::f32),
+              AllOf(HasSubstr("no memory for the weights: "), HasSubstr(" GiB): "),
+                    EndsWith("; give --dtype bf16, which halves that, or a smaller model")));
+  for (const DType dtype : {DType::f16, DType::bf16})
+    EXPECT_THAT(refusal_of(dtype), EndsWith("Cannot allocate memory; give a smaller model"));
+}
+
+/// Saves `checkpoint` with a vocabulary of `size` and zeros as numbers, which take no disk. Returns its
+/// bytes.
+std::uint64_t save_sparse(TestCheckpoint checkpoint, std::int64_t size, const TemporaryFolder& folder) {
+  nlohmann::json header;
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (shape[0] == checkpoint.config["vocab_size"]) shape[0] = size;
+    const std::uint64_t begin = bytes;
+    bytes += static_cast<std::uint64_t>(shape[0] * (shape.size() == 1 ? 1 : shape[1])) * 4;
+    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, bytes}}};
+  }
+  checkpoint.config["vocab_size"] = size;
+  checkpoint.save(folder.path());
+  const std::string start = safetensors_bytes(header.dump(), "");
+  write_file(folder / "model.safetensors", start);
+  std::filesystem::resize_file(folder / "model.safetensors", start.size() + bytes);
+  return start.size() + bytes;
+}
+
+/// Ends the process with 1 and the RunError of `load`, for which there are `bytes` more of address space.
+template <typename Load>
+[[noreturn]] void exit_with_error_of(const Load& load, std::uint64_t bytes) {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) + bytes;
+  const rlimit limit{most, most};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(99);
+  std::fputs(message_of<RunError>(load).c_str(), stderr);
+  std::exit(1);
+}
+
+// Two tables of 512 MiB are read in place, and need 512 MiB more when they are rounded.
+using LoadWeightsDeathTest = LoadWeights;
+TEST_F(LoadWeightsDeathTest, WithoutMemoryForRoundedOnesNameTheTypeThatNeedsNone) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
+  const std::uint64_t bytes = save_sparse(TestCheckpoint(qwen3), 1 << 22, folder_);
+  const std::uint64_t room = bytes + (1 << 28);
+  EXPECT_EXIT(exit_with_error_of([&] { load(DType::f32); }, room), testing::ExitedWithCode(1), "^$");
+  for (const DType dtype : {DType::f16, DType::bf16})
+    EXPECT_EXIT(
+        exit_with_error_of([&] { load(dtype); }, room), testing::ExitedWithCode(1),
+        "^no memory for the weights: .* GiB.: Cannot allocate memory; give --dtype f32, which takes the "
+        "file's numbers as they are$");
 }
 
 TEST(RandomWeights, ReportProgressUpToOne) {

@@ -61,6 +61,11 @@ class AnHttpServer : public testing::Test {
   void handle(const std::shared_ptr<HttpExchange>& exchange) {
     const HttpRequest& request = exchange->request();
     if (request.path == "/fail") throw std::runtime_error("it went wrong");
+    if (request.path == "/facts") {
+      HttpAnswer answer;
+      answer.body = fmt::format("{}, coding '{}': {}", request.host, request.coding, request.body);
+      return exchange->answer(answer);
+    }
     if (request.path != "/hold") {
       HttpAnswer answer;
       answer.body = fmt::format("{} {} {}", request.method, request.path, request.body);
@@ -628,6 +633,44 @@ TEST_F(AnHttpServer, CountsTrailersAsTheHeaderTheyBelongTo) {
           << answer.body;
     }
   }
+}
+
+// RFC 9110 section 6.5.1. The request is sent at once, and cut before its body and its trailer.
+TEST_F(AnHttpServer, TakesNoFieldOfATrailerForOneOfTheHeader) {
+  start();
+  HttpClient client = connect();
+  const auto answer_to_fields = [&](const std::string& header, const std::string& trailer) {
+    const std::string head = "POST /facts HTTP/1.1\r\n" + header + "Transfer-Encoding: chunked\r\n\r\n";
+    const std::string body = "2\r\nab\r\n", end = "0\r\n" + trailer + "\r\n";
+    client.send(head + body + end);
+    const HttpResponse answer = client.read_response();
+    send_alone(client, head);
+    send_alone(client, body);
+    send_alone(client, end);
+    EXPECT_EQ(client.read_response().body, answer.body) << trailer;
+    EXPECT_FALSE(answer.headers.contains("connection")) << trailer;
+    return answer.body;
+  };
+  const std::string host = "Host: localhost\r\n", plain = "localhost, coding '': ab";
+  const std::string foreign = host + "Origin: http://evil\r\n";
+  EXPECT_EQ(answer_to_fields(host, ""), plain);
+  EXPECT_EQ(answer_to_fields(host, "Host: other\r\n"), plain);
+  EXPECT_EQ(answer_to_fields(host, "Origin: http://evil\r\n"), plain);
+  EXPECT_EQ(answer_to_fields(host, "Content-Encoding: gzip\r\n"), plain);
+  EXPECT_EQ(answer_to_fields(host, "Connection: close\r\n"), plain);
+  for (const char* trailer : {"", "Sec-Fetch-Site: none\r\n"})
+    EXPECT_NE(answer_to_fields(foreign, trailer).find("a web page of another site"), std::string::npos)
+        << trailer;
+  EXPECT_EQ(
+      answer_to("POST /facts HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + host + "\r\n").status,
+      400);
+  // Where the body ends is said twice: refused, so that no two programs see different ends.
+  for (const char* field : {"Content-Length: 2\r\n", "Transfer-Encoding: chunked\r\n"})
+    EXPECT_EQ(answer_to("POST /facts HTTP/1.1\r\n" + host +
+                        "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n" + field + "\r\n")
+                  .status,
+              400)
+        << field;
 }
 
 TEST_F(AnHttpServer, LeavesWhoNeverEndsARequest) {

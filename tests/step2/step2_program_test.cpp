@@ -177,6 +177,17 @@ TEST(Step2Program, WhenTheWholeContextDoesNotFitInMemoryItReservesWhatIsNeededAn
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 4U);
 }
 
+TEST(Step2Program, OneReservationThatDoesNotFitIsNamedInTheSingular) {
+  const CheckpointCopy model;
+  model.change_config({{"max_position_embeddings", 1'000'000'000}});
+  const ProgramResult result = run_step(kStep, {"--model", model.path(), "--ids", "1,2,3", "--tokens", "4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.find("note: a reservation of 1000000000 positions, "), 0U) << result.err;
+  EXPECT_NE(result.err.find(" bytes, is more than this machine has; reserving the 7 needed\n"),
+            std::string::npos)
+      << result.err;
+}
+
 TEST(Step2Program, ARefusalComesWithoutTheNotes) {
   const CheckpointCopy vast;  // its reservations are noted
   vast.change_config({{"max_position_embeddings", 1'000'000'000}});

@@ -266,7 +266,8 @@ TEST(Step3Program, ThePoolCanBeGivenAsBytes) {
 
 TEST(Step3Program, APoolThatCannotBeIsRefusedInOneLineWithTheNumbers) {
   expect_refusal({"--block-size", "4", "--kv-memory", "8191"}, 2,
-                 {"8191", "8192", "--kv-memory", "give at least that, or a smaller --block-size"});
+                 {"--kv-memory 8191", "a block takes 8192 bytes with --block-size 4",
+                  "give at least that, or a smaller --block-size"});
   expect_refusal({"--kv-memory", "auto"}, 2, {"--kv-memory auto", "--device cuda"});
   expect_refusal({"--kv-memory", "900TiB"}, 2, {"memory"});
   expect_refusal({"--kv-memory", "9223372036854775807GiB"}, 2, {"--kv-memory"});

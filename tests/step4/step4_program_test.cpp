@@ -301,9 +301,21 @@ TEST_F(SystemPrompt, APromptThatCannotFitBesideItIsRefusedAndOneThatJustFitsRuns
   EXPECT_EQ(run_in(length_ + own, "The wolf").exit_code, 0);
   const ProgramResult refused = run_in(length_ + own - 1, "The wolf");
   EXPECT_EQ(refused.exit_code, 2) << refused.out;
-  EXPECT_NE(refused.err.find("the pool has " + std::to_string(length_ + own - 1)), std::string::npos)
-      << refused.err;
+  EXPECT_EQ(refused.err, "error: prompt 1 needs " + std::to_string(own) + " blocks beside the " +
+                             std::to_string(length_) + " of the system prompt, and the pool has " +
+                             std::to_string(length_ + own - 1) + "; raise --num-blocks or --kv-memory\n");
   EXPECT_EQ(run_in(length_ + 1, text_ + " and").exit_code, 0) << "it shares all but one token";
+}
+
+TEST_F(SystemPrompt, AServerWithoutRoomBesideItSpeaksOfARequestAndNotOfAPrompt) {
+  const std::string pool = std::to_string(length_);
+  const ProgramResult refused =
+      run_step(kStep, joined(kModel, {"--serve", "--port", "0", "--system-prompt", text_, "--block-size", "1",
+                                      "--num-blocks", pool}));
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_EQ(refused.err, "error: a request needs 1 block beside the " + pool +
+                             " of the system prompt, and the pool has " + pool +
+                             "; raise --num-blocks or --kv-memory\n");
 }
 
 TEST(Step4Program, SharedPrefixInACrowdedPoolEndsWithPreemptionsBounded) {
