@@ -103,12 +103,17 @@ bool is_of_the_model(const std::string& name) {
          name == "model.safetensors.index.json" || name.ends_with(".safetensors");
 }
 
-/// A new trace must not get the name of a file of the model: later runs would read it.
+/// A new trace must not get the name of a file of the model: later runs would read it. A link counts as what
+/// it leads to.
 void refuse_name_of_the_model(const Options& options) {
-  const std::filesystem::path file = std::filesystem::absolute(options.trace);
-  std::error_code differs;
+  constexpr int most_links = 40;  // as the system follows them
+  std::filesystem::path file = options.trace;
+  std::error_code error;
+  for (int links = 0; links < most_links && std::filesystem::is_symlink(file, error); ++links)
+    file = file.parent_path() / std::filesystem::read_symlink(file, error);
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (!options.random_weights.empty() || !is_of_the_model(file.filename()) ||
-      !std::filesystem::equivalent(file.parent_path(), model_folder(options), differs))
+      !std::filesystem::equivalent(folder, model_folder(options), error))
     return;
   throw InputError(
       fmt::format("--trace would write \"{}\", which runs read as a file of the model; give "

@@ -14,6 +14,7 @@
 #include <boost/beast/core/string.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -139,6 +140,7 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
         if (error) return;
         signals_.clear();  // from here on signals have their default effect
         std::raise(signal);
+        std::_Exit(128 + signal);  // the first process of a container: for it the default is to go on
       });
     });
   }

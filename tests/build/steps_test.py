@@ -402,6 +402,16 @@ class StepsScript(unittest.TestCase):
             self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
         self.assertEqual(self.files("tmp"), [])
 
+    def test_compare_refuses_one_pipe_for_two_prompts(self):
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        process = self.start("compare", "--prompt-file", fifo, f"--prompt-file={fifo}")
+        fifo.write_text("a text;")
+        out, err = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, out), (2, ""))
+        self.assertEqual(err, f"error: --prompt-file {fifo} and --prompt-file {fifo} are one pipe, "
+                              "which can be read only once; give it once\n")
+
     def test_quick_and_a_filter_both_hold(self):
         self.assertIsNone(self.filter_of())
         self.assertEqual(self.filter_of("--benchmark_filter=decode"), "--benchmark_filter=decode")

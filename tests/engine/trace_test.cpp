@@ -411,9 +411,28 @@ TEST(Trace, GetsNoNameUnderWhichRunsReadTheModel) {
                    {"--trace", "\"" + trace.string() + "\"", "a file of the model", "give another file"});
     EXPECT_FALSE(std::filesystem::exists(trace));
   }
-  const TemporaryFolder folder;  // elsewhere the name is free
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(model / "tokenizer.json", folder / "link");
+  expect_refusal("step3_paged",
+                 {"--model", model.path(), "--tokens", "1", "--ids", "1,2", "--trace", folder / "link"}, 2,
+                 {"--trace", "a file of the model", "give another file"});
+  EXPECT_FALSE(std::filesystem::exists(model / "tokenizer.json"));
+  // Elsewhere the name is free.
   report_of("step3_paged",
             {"--model", model.path(), "--tokens", "1", "--ids", "1,2", "--trace", folder / "tokenizer.json"});
+}
+
+TEST(Trace, CannotBeWrittenInAFolderThatIsGone) {
+  const TemporaryFolder folder;
+  const std::string step = std::filesystem::path(BINARY_DIR) / "step3_paged";
+  const std::string gone = folder / "gone", model = checkpoint_folder("llama-gqa");
+  const ProgramResult result =
+      run_program("/bin/sh", {"-c", "mkdir '" + gone + "' && cd '" + gone + "' && rmdir '" + gone + "' && '" +
+                                        step + "' --model '" + model + "' --ids 1,2 --tokens 1 --trace x"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(
+      result.err,
+      "error: --trace cannot write \"x\": No such file or directory; give a file that can be written\n");
 }
 
 TEST(Trace, IsNotForStdout) {

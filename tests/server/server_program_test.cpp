@@ -2,6 +2,10 @@
 // it. They say where they listen, and end at a signal.
 #include "tests/support/server_program.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -218,6 +222,22 @@ TEST(ServerProgram, EndsAtOnceAtTheSecondSignal) {
   server.send(SIGTERM);
   const int status = server.wait_for_end();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+// The system gives the first process of a container no signal by its default effect.
+TEST(ServerProgram, EndsAtOnceAtTheSecondSignalInAContainerToo) {
+  const int outside = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+  if (outside < 0 || unshare(CLONE_NEWPID) != 0) GTEST_SKIP() << "no namespace of processes may be made here";
+  ServerProgram server("step2_flat_cache", {"--random-weights", "fairytale", "--max-seq-len", "32768"});
+  ASSERT_EQ(setns(outside, CLONE_NEWPID), 0);
+  close(outside);
+  HttpClient client(server.wait_for_port());
+  client.send_request("POST", "/generate", R"({"prompt_ids": [1], "max_tokens": 32000, "stream": true})");
+  EXPECT_EQ(client.read_head().status, 200);
+  server.send(SIGTERM);
+  server.send(SIGINT);
+  const int status = server.wait_for_end();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) > 128) << status;
 }
 
 // The second signal comes before the first is handled. The system then takes two equal signals for one.
