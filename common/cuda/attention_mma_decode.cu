@@ -7,8 +7,8 @@
 /// (`split_length` in attention_work.h), and `merge_parts` makes the row of them.
 ///
 /// In a pass of decode rows alone the kernel also makes the heads ready and stores the row's key and value
-/// (`prepare`). K and V of earlier passes are on their way before the kernel waits for the one that computes
-/// q, k and v. Without it a layer has four kernels more. Chapter: step3_paged/README.md.
+/// (`Preparation`). K and V of earlier passes are on their way before the kernel waits for the one that
+/// computes q, k and v. Without it a layer has four kernels more. Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma_launch.cuh"
 #include "common/cuda/heads.cuh"
@@ -75,46 +75,64 @@ struct FreshRow {
   alignas(16) T k[D], v[D];
 };
 
-/// A warp stores the row's key, which is ready in `fresh`, and its value.
-template <typename T, int D>
-__device__ void store_own(const AttentionPass& pass, std::int64_t row, int kv_head, FreshRow<T, D>& fresh) {
-  const NewHeads& heads = pass.fresh;
-  const T* value = static_cast<const T*>(heads.v) + row * heads.v_stride + kv_head * D;
-  const std::int64_t slot = heads.slots[row], at = (slot * pass.kv_heads + kv_head) * D;
-  const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
-  __syncwarp();
-  for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) {
-    fresh.v[d] = value[d];
-    keep(reinterpret_cast<std::uint16_t&>(fresh.k[d]), reinterpret_cast<std::uint16_t&>(fresh.v[d]));
-    if (slot < 0) continue;
-    static_cast<T*>(heads.k_store)[at + d] = fresh.k[d];
-    static_cast<T*>(heads.v_store)[at + d] = fresh.v[d];
-  }
-}
-
 /// Normalises and rotates the tile's queries. The thread block that attends to the row's own position also
 /// makes the row's key ready, and stores it and the value.
 template <typename T, int D>
-__device__ void prepare(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
-                        FreshRow<T, D>& fresh) {
-  const NewHeads& heads = pass.fresh;
-  const auto make_ready = [&](const T* from, const void* norm, float eps, T* to) {
-    WarpHead<T, D> head(from, D);
-    head.normalise(static_cast<const T*>(norm), eps);
-    head.rotate(heads.rotation, tile.row);
-    head.store(to);
-  };
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp == kMmaWarps - 1 && tile.end == tile.visible) {
-    make_ready(static_cast<const T*>(heads.k) + tile.row * heads.k_stride + kv_head * D, heads.k_norm,
-               heads.k_eps, fresh.k);
-    store_own(pass, tile.row, kv_head, fresh);
+class Preparation {
+ public:
+  /// Loads what no kernel of the pass writes.
+  __device__ Preparation(const AttentionPass& pass, const AttentionTile& tile, int kv_head)
+      : pass_(pass),
+        tile_(tile),
+        kv_head_(kv_head),
+        has_own_(warp() == kMmaWarps - 1 && tile.end == tile.visible),
+        q_(D, static_cast<const T*>(pass.fresh.q_norm), pass.fresh.q_eps, pass.fresh.rotation, tile.row),
+        k_(D, static_cast<const T*>(pass.fresh.k_norm), pass.fresh.k_eps, pass.fresh.rotation, tile.row),
+        slot_(has_own_ ? pass.fresh.slots[tile.row] : -1) {}
+
+  /// After the kernel that computes q, k and v.
+  __device__ void run(FreshRow<T, D>& fresh) const {
+    if (has_own_) store_own(fresh);
+    for (int n = warp(); n < tile_.queries; n += kMmaWarps) {
+      q_.make_ready(static_cast<const T*>(pass_.q) + query_offset(pass_, tile_, kv_head_, n, pass_.q_stride),
+                    fresh.q[n]);
+    }
   }
-  for (int n = warp; n < tile.queries; n += kMmaWarps) {
-    make_ready(static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, n, pass.q_stride),
-               heads.q_norm, heads.q_eps, fresh.q[n]);
+
+ private:
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+  __device__ void store_own(FreshRow<T, D>& fresh) const {
+    const NewHeads& heads = pass_.fresh;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const T* from = static_cast<const T*>(heads.v) + tile_.row * heads.v_stride + kv_head_ * D;
+    T value[D / 32];  // on its way while the key is made ready
+#pragma unroll
+    for (int n = 0; n < D / 32; ++n) value[n] = from[n * 32 + lane];
+    k_.make_ready(static_cast<const T*>(heads.k) + tile_.row * heads.k_stride + kv_head_ * D, fresh.k);
+    __syncwarp();
+    const std::int64_t at = (slot_ * pass_.kv_heads + kv_head_) * D;
+    const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
+#pragma unroll
+    for (int n = 0; n < D / 32; ++n) {
+      const int d = n * 32 + lane;
+      T key = fresh.k[d];
+      keep(reinterpret_cast<std::uint16_t&>(key), reinterpret_cast<std::uint16_t&>(value[n]));
+      fresh.k[d] = key;
+      fresh.v[d] = value[n];
+      if (slot_ < 0) continue;
+      static_cast<T*>(heads.k_store)[at + d] = key;
+      static_cast<T*>(heads.v_store)[at + d] = value[n];
+    }
   }
-}
+
+  const AttentionPass& pass_;
+  const AttentionTile& tile_;
+  int kv_head_;
+  bool has_own_;  // this warp makes the row's own key and value ready
+  WarpHeads<T, D> q_, k_;
+  std::int64_t slot_;
+};
 
 /// The queries of one row and KV head, over one part of the row's positions. Warp w takes the tiles w, w + 4,
 /// ... of 16 keys. As soon as a tile's K is scored, the copy of a later K into its place starts; the same for
@@ -165,8 +183,13 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
   // Earlier passes stored all that is on its way. The row itself comes from the kernel before.
-  wait_for_earlier_kernels();
-  if (prepares) prepare<T, D>(pass, tile, kv_head, fresh);
+  if (prepares) {
+    const Preparation<T, D> preparation(pass, tile, kv_head);
+    wait_for_earlier_kernels();
+    preparation.run(fresh);
+  } else {
+    wait_for_earlier_kernels();
+  }
   __syncthreads();
   WarpQueries<T, D> queries;
   const T* q[2];

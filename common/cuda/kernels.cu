@@ -118,10 +118,7 @@ __global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t h
   if (head >= total_heads) return;
   const std::int64_t row = head / heads;
   T* numbers = x + row * stride + head % heads * head_dim;
-  WarpHead<T, kMostHeadDim> in_registers(numbers, head_dim);
-  in_registers.normalise(norm, eps);
-  in_registers.rotate(rotation, row);
-  in_registers.store(numbers);
+  WarpHeads<T, kMostHeadDim>(head_dim, norm, eps, rotation, row).make_ready(numbers, numbers);
 }
 
 template <typename T, int N>
