@@ -17,12 +17,16 @@
 namespace kvcache::cuda {
 namespace {
 
-/// Tiles of K and of V that a warp has on their way: 64 KiB in a thread block. So the three thread blocks of
-/// a multiprocessor always have the 64 KiB in flight that hide the memory's latency.
-template <int D>
-constexpr int kStages = D == 128 ? 2 : 4;
-template <int D>
-constexpr int kRingBytes = kMmaWarps* kStages<D> * 2 * kMmaTileBytes<D>;
+/// How much of K and V a thread block has on its way.
+enum class Ring : std::uint8_t {
+  shared,  ///< 64 KiB, so that the three thread blocks of a multiprocessor hide the memory's latency
+  whole    ///< 128 KiB, a whole part of 256 positions, for so few thread blocks that each has its own
+};
+/// Tiles of K and of V that a warp has on their way.
+template <int D, Ring ring>
+constexpr int kStages = (ring == Ring::whole ? 4 : 2) * 128 / D;
+template <int D, Ring ring>
+constexpr int kRingBytes = kMmaWarps* kStages<D, ring> * 2 * kMmaTileBytes<D>;
 
 /// The results of a decoding block's warps, for the merge. They take the place of the ring.
 template <int D>
@@ -137,10 +141,11 @@ class Preparation {
 /// The queries of one row and KV head, over one part of the row's positions. Warp w takes the tiles w, w + 4,
 /// ... of 16 keys. As soon as a tile's K is scored, the copy of a later K into its place starts; the same for
 /// V as soon as it is added.
-template <typename T, int D>
-__global__ __launch_bounds__(32 * kMmaWarps,
-                             3) void attention_mma_decode(const __grid_constant__ AttentionPass pass) {
+template <typename T, int D, Ring ring_size>
+__global__ __launch_bounds__(32 * kMmaWarps, ring_size == Ring::whole ? 1 : 3) void attention_mma_decode(
+    const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
+  constexpr int kTurns = kStages<D, ring_size>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
   __shared__ FreshRow<T, D> fresh;
   start_next_kernel();
@@ -158,8 +163,8 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     const int position = first_key(turn) + lane % kTileKeys;
     return position == own ? -1 : kv_offset(pass, tile, kv_head, position);
   };
-  const std::uint32_t ring = shared_address(shared_bytes) + warp * kStages<D> * 2 * kMmaTileBytes<D>;
-  const auto k_tile = [&](int turn) { return ring + turn % kStages<D> * 2 * kMmaTileBytes<D>; };
+  const std::uint32_t ring = shared_address(shared_bytes) + warp * kTurns * 2 * kMmaTileBytes<D>;
+  const auto k_tile = [&](int turn) { return ring + turn % kTurns * 2 * kMmaTileBytes<D>; };
   const auto v_tile = [&](int turn) { return k_tile(turn) + kMmaTileBytes<D>; };
   const auto copy = [&](std::uint32_t to, const T* from, int turn, std::int64_t offset) {
     if (first_key(turn) < tile.end) copy_tile<T, D>(to, from, offset);
@@ -174,11 +179,11 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     __syncwarp();
   };
 
-  std::int64_t offsets[kStages<D>];  // all lookups are under way before the first copy starts
+  std::int64_t offsets[kTurns];  // all lookups are under way before the first copy starts
 #pragma unroll
-  for (int turn = 0; turn < kStages<D>; ++turn) offsets[turn] = offset_of(turn);
+  for (int turn = 0; turn < kTurns; ++turn) offsets[turn] = offset_of(turn);
 #pragma unroll
-  for (int turn = 0; turn < kStages<D>; ++turn) {
+  for (int turn = 0; turn < kTurns; ++turn) {
     copy(k_tile(turn), k_rows, turn, offsets[turn]);
     copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
@@ -203,16 +208,16 @@ __global__ __launch_bounds__(32 * kMmaWarps,
 
   // K and V of `stages` turns are on their way, as 2 * stages groups, which complete in order. So when all
   // but kPending are done, the oldest is: first K of this turn, and after one more group V of this turn.
-  constexpr int kPending = 2 * kStages<D> - 1;
+  constexpr int kPending = 2 * kTurns - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
-    const std::int64_t ahead = offset_of(turn + kStages<D>);  // looked up long before its copy starts
+    const std::int64_t ahead = offset_of(turn + kTurns);  // looked up long before its copy starts
     float scores[kTileKeys / 8][4];
     wait_for_copies<kPending>();
     __syncwarp();
     put_own(k_tile(turn), turn, fresh.k);
     queries.template score<kTileKeys>(k_tile(turn), scores);
     __syncwarp();
-    copy(k_tile(turn), k_rows, turn + kStages<D>, ahead);
+    copy(k_tile(turn), k_rows, turn + kTurns, ahead);
 
     const int seen = tile.end - first_key(turn);
     if (seen < kTileKeys) queries.template mask<kTileKeys>(scores, {seen, seen});
@@ -223,11 +228,11 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     put_own(v_tile(turn), turn, fresh.v);
     queries.template add_values<kTileKeys>(scores, v_tile(turn));
     __syncwarp();
-    copy(v_tile(turn), v_rows, turn + kStages<D>, ahead);
+    copy(v_tile(turn), v_rows, turn + kTurns, ahead);
   }
   queries.add_up_weights();
 
-  static_assert(sizeof(WarpParts<D>) <= kRingBytes<D>);
+  static_assert(sizeof(WarpParts<D>) <= kRingBytes<D, ring_size>);
   WarpParts<D>& parts = *reinterpret_cast<WarpParts<D>*>(shared_bytes);
   __syncthreads();  // all warps are done with the ring
   store_warp_part(queries, tile.queries, parts);
@@ -241,7 +246,7 @@ __global__ __launch_bounds__(32 * kMmaWarps,
 
 bool tensor_core_kernels_are_built() {
   cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, attention_mma_decode<__half, 64>),
+  check(cudaFuncGetAttributes(&attributes, attention_mma_decode<__half, 64, Ring::shared>),
         "looking for the tensor-core kernels");
   return attributes.ptxVersion >= 80;
 }
@@ -249,8 +254,16 @@ bool tensor_core_kernels_are_built() {
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_mma_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
     // Without new heads, the kernel before has just stored keys that this one would read too early.
-    launch_tiles("attention_mma_decode", attention_mma_decode<T, D>, kRingBytes<D>, pass, tiles, stream,
-                 /*overlaps=*/pass.fresh.k != nullptr && pass.fresh.early);
+    const bool overlaps = pass.fresh.k != nullptr && pass.fresh.early;
+    const GpuLimits& limits = GpuLimits::get();
+    constexpr int kWholeBytes = kRingBytes<D, Ring::whole> + static_cast<int>(sizeof(FreshRow<T, D>));
+    if (tiles * pass.kv_heads <= limits.multiprocessors && kWholeBytes <= limits.shared_bytes) {
+      launch_tiles("attention_mma_decode", attention_mma_decode<T, D, Ring::whole>,
+                   kRingBytes<D, Ring::whole>, pass, tiles, stream, overlaps);
+    } else {
+      launch_tiles("attention_mma_decode", attention_mma_decode<T, D, Ring::shared>,
+                   kRingBytes<D, Ring::shared>, pass, tiles, stream, overlaps);
+    }
   });
 }
 
