@@ -91,7 +91,8 @@ Measured run_once(const Subject& subject, const Workload& workload) {
 /// buffer that grows in a decode pass would spoil its CUDA graph, so the first warm-up has as many sequences
 /// as the largest workload.
 void warm_up(Subject& subject, const Workload& workload) {
-  if (subject.largest_so_far == 0) run_once(subject, {"warm-up", 64, 8, 3, Workload::Timed::all});
+  if (subject.largest_so_far == 0)
+    run_once(subject, {"warm-up", 64, subject.program.gpu ? 64 : 8, 3, Workload::Timed::all});
   if (workload.prompt > subject.largest_so_far)
     run_once(subject, {"warm-up", workload.prompt, 1, 1, Workload::Timed::all});
   subject.largest_so_far = std::max(subject.largest_so_far, workload.prompt);
@@ -232,9 +233,10 @@ void describe(const Program& program) {
   benchmark::AddCustomContext("note", kNote);
 }
 
-/// Registers the workloads that fit the model's context.
+/// Registers the workloads that fit the model's context and the device.
 void add_workloads(Subject& subject) {
   for (const Workload& workload : workloads()) {
+    if (workload.on_gpu && !subject.program.gpu) continue;
     if (workload.prompt + workload.tokens > subject.program.model->config().max_position_embeddings) continue;
     benchmark::RegisterBenchmark(
         workload.name.c_str(),

@@ -43,6 +43,13 @@ std::vector<Workload> workloads() {
                     .sequences = 8,
                     .tokens = context > 1024 ? 5 : 6,
                     .timed = decode_pass});
+  for (const std::int64_t sequences : {32, 64})
+    list.push_back({.name = fmt::format("decode/context:1024/sequences:{}", sequences),
+                    .prompt = 1024,
+                    .sequences = sequences,
+                    .tokens = 12,
+                    .timed = decode_pass,
+                    .on_gpu = true});
   for (const std::int64_t tokens : {64, 256})
     list.push_back({.name = fmt::format("generate/prompt:64/tokens:{}", tokens),
                     .prompt = 64,

@@ -94,12 +94,21 @@ __device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile
        item += static_cast<int>(blockDim.x)) {
     const int query = item / fours, dim = item % fours * 4;
     PartOfFour total;
-#pragma unroll 4
-    for (int part = 0; part < tile.parts; ++part) {
-      const std::int64_t index = part_index(pass, tile, part, kv_head, query);
-      const float* sum = pass.part_sums + index * pass.head_dim + dim;
-      // Not through the first-level cache, which other thread blocks' writes do not reach.
-      total.add(__ldcg(&pass.part_softmax[index]), __ldcg(reinterpret_cast<const float4*>(sum)));
+    constexpr int kAtOnce = 8;  // on their way together
+    for (int first = 0; first < tile.parts; first += kAtOnce) {
+      float2 softmax[kAtOnce];
+      float4 sums[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const std::int64_t index = part_index(pass, tile, min(first + n, tile.parts - 1), kv_head, query);
+        // Not through the first-level cache, which other thread blocks' writes do not reach.
+        softmax[n] = __ldcg(&pass.part_softmax[index]);
+        sums[n] = __ldcg(reinterpret_cast<const float4*>(pass.part_sums + index * pass.head_dim + dim));
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        if (first + n < tile.parts) total.add(softmax[n], sums[n]);
+      }
     }
     total.write_result(static_cast<T*>(pass.out) + query_offset(pass, tile, kv_head, query, pass.out_stride) +
                        dim);

@@ -7,8 +7,8 @@
 /// (`split_length` in attention_work.h), and `merge_parts` makes the row of them.
 ///
 /// In a pass of decode rows alone the kernel also makes the heads ready and stores the row's key and value
-/// (`prepare`). K and V of earlier passes are on their way before the kernel waits for the one that computes
-/// q, k and v. Without it a layer has four kernels more. Chapter: step3_paged/README.md.
+/// (`Preparation`). K and V of earlier passes are on their way before the kernel waits for the one that
+/// computes q, k and v. Without it a layer has four kernels more. Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma_launch.cuh"
 #include "common/cuda/heads.cuh"
@@ -17,12 +17,16 @@
 namespace kvcache::cuda {
 namespace {
 
-/// Tiles of K and of V that a warp has on their way: 64 KiB in a thread block. So the three thread blocks of
-/// a multiprocessor always have the 64 KiB in flight that hide the memory's latency.
-template <int D>
-constexpr int kStages = D == 128 ? 2 : 4;
-template <int D>
-constexpr int kRingBytes = kMmaWarps* kStages<D> * 2 * kMmaTileBytes<D>;
+/// How much of K and V a thread block has on its way.
+enum class Ring : std::uint8_t {
+  shared,  ///< 64 KiB, so that the three thread blocks of a multiprocessor hide the memory's latency
+  whole    ///< 128 KiB, a whole part of 256 positions, for so few thread blocks that each has its own
+};
+/// Tiles of K and of V that a warp has on their way.
+template <int D, Ring ring>
+constexpr int kStages = (ring == Ring::whole ? 4 : 2) * 128 / D;
+template <int D, Ring ring>
+constexpr int kRingBytes = kMmaWarps* kStages<D, ring> * 2 * kMmaTileBytes<D>;
 
 /// The results of a decoding block's warps, for the merge. They take the place of the ring.
 template <int D>
@@ -75,54 +79,73 @@ struct FreshRow {
   alignas(16) T k[D], v[D];
 };
 
-/// A warp stores the row's key, which is ready in `fresh`, and its value.
-template <typename T, int D>
-__device__ void store_own(const AttentionPass& pass, std::int64_t row, int kv_head, FreshRow<T, D>& fresh) {
-  const NewHeads& heads = pass.fresh;
-  const T* value = static_cast<const T*>(heads.v) + row * heads.v_stride + kv_head * D;
-  const std::int64_t slot = heads.slots[row], at = (slot * pass.kv_heads + kv_head) * D;
-  const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
-  __syncwarp();
-  for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) {
-    fresh.v[d] = value[d];
-    keep(reinterpret_cast<std::uint16_t&>(fresh.k[d]), reinterpret_cast<std::uint16_t&>(fresh.v[d]));
-    if (slot < 0) continue;
-    static_cast<T*>(heads.k_store)[at + d] = fresh.k[d];
-    static_cast<T*>(heads.v_store)[at + d] = fresh.v[d];
-  }
-}
-
 /// Normalises and rotates the tile's queries. The thread block that attends to the row's own position also
 /// makes the row's key ready, and stores it and the value.
 template <typename T, int D>
-__device__ void prepare(const AttentionPass& pass, const AttentionTile& tile, int kv_head,
-                        FreshRow<T, D>& fresh) {
-  const NewHeads& heads = pass.fresh;
-  const auto make_ready = [&](const T* from, const void* norm, float eps, T* to) {
-    WarpHead<T, D> head(from, D);
-    head.normalise(static_cast<const T*>(norm), eps);
-    head.rotate(heads.rotation, tile.row);
-    head.store(to);
-  };
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp == kMmaWarps - 1 && tile.end == tile.visible) {
-    make_ready(static_cast<const T*>(heads.k) + tile.row * heads.k_stride + kv_head * D, heads.k_norm,
-               heads.k_eps, fresh.k);
-    store_own(pass, tile.row, kv_head, fresh);
+class Preparation {
+ public:
+  /// Loads what no kernel of the pass writes.
+  __device__ Preparation(const AttentionPass& pass, const AttentionTile& tile, int kv_head)
+      : pass_(pass),
+        tile_(tile),
+        kv_head_(kv_head),
+        has_own_(warp() == kMmaWarps - 1 && tile.end == tile.visible),
+        q_(D, static_cast<const T*>(pass.fresh.q_norm), pass.fresh.q_eps, pass.fresh.rotation, tile.row),
+        k_(D, static_cast<const T*>(pass.fresh.k_norm), pass.fresh.k_eps, pass.fresh.rotation, tile.row),
+        slot_(has_own_ ? pass.fresh.slots[tile.row] : -1) {}
+
+  /// After the kernel that computes q, k and v.
+  __device__ void run(FreshRow<T, D>& fresh) const {
+    if (has_own_) store_own(fresh);
+    for (int n = warp(); n < tile_.queries; n += kMmaWarps) {
+      q_.make_ready(static_cast<const T*>(pass_.q) + query_offset(pass_, tile_, kv_head_, n, pass_.q_stride),
+                    fresh.q[n]);
+    }
   }
-  for (int n = warp; n < tile.queries; n += kMmaWarps) {
-    make_ready(static_cast<const T*>(pass.q) + query_offset(pass, tile, kv_head, n, pass.q_stride),
-               heads.q_norm, heads.q_eps, fresh.q[n]);
+
+ private:
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+  __device__ void store_own(FreshRow<T, D>& fresh) const {
+    const NewHeads& heads = pass_.fresh;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const T* from = static_cast<const T*>(heads.v) + tile_.row * heads.v_stride + kv_head_ * D;
+    T value[D / 32];  // on its way while the key is made ready
+#pragma unroll
+    for (int n = 0; n < D / 32; ++n) value[n] = from[n * 32 + lane];
+    k_.make_ready(static_cast<const T*>(heads.k) + tile_.row * heads.k_stride + kv_head_ * D, fresh.k);
+    __syncwarp();
+    const std::int64_t at = (slot_ * pass_.kv_heads + kv_head_) * D;
+    const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
+#pragma unroll
+    for (int n = 0; n < D / 32; ++n) {
+      const int d = n * 32 + lane;
+      T key = fresh.k[d];
+      keep(reinterpret_cast<std::uint16_t&>(key), reinterpret_cast<std::uint16_t&>(value[n]));
+      fresh.k[d] = key;
+      fresh.v[d] = value[n];
+      if (slot_ < 0) continue;
+      static_cast<T*>(heads.k_store)[at + d] = key;
+      static_cast<T*>(heads.v_store)[at + d] = value[n];
+    }
   }
-}
+
+  const AttentionPass& pass_;
+  const AttentionTile& tile_;
+  int kv_head_;
+  bool has_own_;  // this warp makes the row's own key and value ready
+  WarpHeads<T, D> q_, k_;
+  std::int64_t slot_;
+};
 
 /// The queries of one row and KV head, over one part of the row's positions. Warp w takes the tiles w, w + 4,
 /// ... of 16 keys. As soon as a tile's K is scored, the copy of a later K into its place starts; the same for
 /// V as soon as it is added.
-template <typename T, int D>
-__global__ __launch_bounds__(32 * kMmaWarps,
-                             3) void attention_mma_decode(const __grid_constant__ AttentionPass pass) {
+template <typename T, int D, Ring ring_size>
+__global__ __launch_bounds__(32 * kMmaWarps, ring_size == Ring::whole ? 1 : 3) void attention_mma_decode(
+    const __grid_constant__ AttentionPass pass) {
 #if __CUDA_ARCH__ >= 800
+  constexpr int kTurns = kStages<D, ring_size>;
   extern __shared__ __align__(kTileAlignment) unsigned char shared_bytes[];
   __shared__ FreshRow<T, D> fresh;
   start_next_kernel();
@@ -140,8 +163,8 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     const int position = first_key(turn) + lane % kTileKeys;
     return position == own ? -1 : kv_offset(pass, tile, kv_head, position);
   };
-  const std::uint32_t ring = shared_address(shared_bytes) + warp * kStages<D> * 2 * kMmaTileBytes<D>;
-  const auto k_tile = [&](int turn) { return ring + turn % kStages<D> * 2 * kMmaTileBytes<D>; };
+  const std::uint32_t ring = shared_address(shared_bytes) + warp * kTurns * 2 * kMmaTileBytes<D>;
+  const auto k_tile = [&](int turn) { return ring + turn % kTurns * 2 * kMmaTileBytes<D>; };
   const auto v_tile = [&](int turn) { return k_tile(turn) + kMmaTileBytes<D>; };
   const auto copy = [&](std::uint32_t to, const T* from, int turn, std::int64_t offset) {
     if (first_key(turn) < tile.end) copy_tile<T, D>(to, from, offset);
@@ -156,17 +179,22 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     __syncwarp();
   };
 
-  std::int64_t offsets[kStages<D>];  // all lookups are under way before the first copy starts
+  std::int64_t offsets[kTurns];  // all lookups are under way before the first copy starts
 #pragma unroll
-  for (int turn = 0; turn < kStages<D>; ++turn) offsets[turn] = offset_of(turn);
+  for (int turn = 0; turn < kTurns; ++turn) offsets[turn] = offset_of(turn);
 #pragma unroll
-  for (int turn = 0; turn < kStages<D>; ++turn) {
+  for (int turn = 0; turn < kTurns; ++turn) {
     copy(k_tile(turn), k_rows, turn, offsets[turn]);
     copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
   // Earlier passes stored all that is on its way. The row itself comes from the kernel before.
-  wait_for_earlier_kernels();
-  if (prepares) prepare<T, D>(pass, tile, kv_head, fresh);
+  if (prepares) {
+    const Preparation<T, D> preparation(pass, tile, kv_head);
+    wait_for_earlier_kernels();
+    preparation.run(fresh);
+  } else {
+    wait_for_earlier_kernels();
+  }
   __syncthreads();
   WarpQueries<T, D> queries;
   const T* q[2];
@@ -180,16 +208,16 @@ __global__ __launch_bounds__(32 * kMmaWarps,
 
   // K and V of `stages` turns are on their way, as 2 * stages groups, which complete in order. So when all
   // but kPending are done, the oldest is: first K of this turn, and after one more group V of this turn.
-  constexpr int kPending = 2 * kStages<D> - 1;
+  constexpr int kPending = 2 * kTurns - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
-    const std::int64_t ahead = offset_of(turn + kStages<D>);  // looked up long before its copy starts
+    const std::int64_t ahead = offset_of(turn + kTurns);  // looked up long before its copy starts
     float scores[kTileKeys / 8][4];
     wait_for_copies<kPending>();
     __syncwarp();
     put_own(k_tile(turn), turn, fresh.k);
     queries.template score<kTileKeys>(k_tile(turn), scores);
     __syncwarp();
-    copy(k_tile(turn), k_rows, turn + kStages<D>, ahead);
+    copy(k_tile(turn), k_rows, turn + kTurns, ahead);
 
     const int seen = tile.end - first_key(turn);
     if (seen < kTileKeys) queries.template mask<kTileKeys>(scores, {seen, seen});
@@ -200,11 +228,11 @@ __global__ __launch_bounds__(32 * kMmaWarps,
     put_own(v_tile(turn), turn, fresh.v);
     queries.template add_values<kTileKeys>(scores, v_tile(turn));
     __syncwarp();
-    copy(v_tile(turn), v_rows, turn + kStages<D>, ahead);
+    copy(v_tile(turn), v_rows, turn + kTurns, ahead);
   }
   queries.add_up_weights();
 
-  static_assert(sizeof(WarpParts<D>) <= kRingBytes<D>);
+  static_assert(sizeof(WarpParts<D>) <= kRingBytes<D, ring_size>);
   WarpParts<D>& parts = *reinterpret_cast<WarpParts<D>*>(shared_bytes);
   __syncthreads();  // all warps are done with the ring
   store_warp_part(queries, tile.queries, parts);
@@ -218,7 +246,7 @@ __global__ __launch_bounds__(32 * kMmaWarps,
 
 bool tensor_core_kernels_are_built() {
   cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, attention_mma_decode<__half, 64>),
+  check(cudaFuncGetAttributes(&attributes, attention_mma_decode<__half, 64, Ring::shared>),
         "looking for the tensor-core kernels");
   return attributes.ptxVersion >= 80;
 }
@@ -226,8 +254,16 @@ bool tensor_core_kernels_are_built() {
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_mma_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
     // Without new heads, the kernel before has just stored keys that this one would read too early.
-    launch_tiles("attention_mma_decode", attention_mma_decode<T, D>, kRingBytes<D>, pass, tiles, stream,
-                 /*overlaps=*/pass.fresh.k != nullptr && pass.fresh.early);
+    const bool overlaps = pass.fresh.k != nullptr && pass.fresh.early;
+    const GpuLimits& limits = GpuLimits::get();
+    constexpr int kWholeBytes = kRingBytes<D, Ring::whole> + static_cast<int>(sizeof(FreshRow<T, D>));
+    if (tiles * pass.kv_heads <= limits.multiprocessors && kWholeBytes <= limits.shared_bytes) {
+      launch_tiles("attention_mma_decode", attention_mma_decode<T, D, Ring::whole>,
+                   kRingBytes<D, Ring::whole>, pass, tiles, stream, overlaps);
+    } else {
+      launch_tiles("attention_mma_decode", attention_mma_decode<T, D, Ring::shared>,
+                   kRingBytes<D, Ring::shared>, pass, tiles, stream, overlaps);
+    }
   });
 }
 

@@ -56,6 +56,17 @@ std::string reason_for_no_gpu() {
 
 }  // namespace
 
+const GpuLimits& GpuLimits::get() {
+  static const GpuLimits limits = [] {
+    GpuLimits asked;
+    const char* what = "asking for the GPU's limits";
+    check(cudaDeviceGetAttribute(&asked.multiprocessors, cudaDevAttrMultiProcessorCount, 0), what);
+    check(cudaDeviceGetAttribute(&asked.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), what);
+    return asked;
+  }();
+  return limits;
+}
+
 std::string Device::why_unavailable() {
   try {
     Device();

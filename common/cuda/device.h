@@ -40,6 +40,15 @@ Event make_event();
 /// Holds `later` back until the work that is in `earlier` now is done. The host does not wait.
 void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event);
 
+/// What the launch of a kernel has to know of the first GPU.
+struct GpuLimits {
+  int multiprocessors = 0;  ///< of the GPU
+  int shared_bytes = 0;     ///< of shared memory that a thread block can have
+
+  /// Asked for once. @throws RunError if CUDA does not say.
+  static const GpuLimits& get();
+};
+
 /// The first GPU.
 class Device {
  public:

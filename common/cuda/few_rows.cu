@@ -77,6 +77,7 @@ __device__ void normalise(const T* x, const T* gain, int in, float eps, T* to) {
     }
   }
   const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(in) + eps);
+#pragma unroll 1
   for (int column = own; column < in; column += kWarpStep) {
     Pack<T> pack = *reinterpret_cast<Pack<T>*>(to + column);
     const Pack<T> gains = *reinterpret_cast<const Pack<T>*>(gain + column);
@@ -154,7 +155,7 @@ __global__ __launch_bounds__(kThreads, 4) void few_rows_product(const __grid_con
   // A lane's 16 bytes are the factors of two instructions: which columns they are does not matter to the sum,
   // as long as x and the weights take the same.
   float sums[kTiles][4] = {};
-#pragma unroll 4
+#pragma unroll 1  // a kernel runs for microseconds, and fetching more instructions would take longer
   for (int n = 0; n < packs; ++n) {
     uint4 left[2] = {};
 #pragma unroll
@@ -206,16 +207,6 @@ __global__ __launch_bounds__(kThreads, 4) void few_rows_product(const __grid_con
 #endif
 }
 
-std::int64_t most_shared_bytes() {
-  static const int bytes = [] {
-    int most = 0;
-    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-          "asking for the GPU's properties");
-    return most;
-  }();
-  return bytes;
-}
-
 }  // namespace
 
 bool few_rows_fit(DType dtype, FewRowsKind kind, const FewRowsWork& work) {
@@ -225,7 +216,8 @@ bool few_rows_fit(DType dtype, FewRowsKind kind, const FewRowsWork& work) {
   return dtype != DType::f32 && work.rows >= 1 && work.rows <= kMostRows && work.in % kStep == 0 &&
          work.outs % outs_of(kind) == 0 && work.x_stride % kPack == 0 && aligned(work.x) &&
          aligned(work.norm) && aligned(work.weight) && aligned(work.up_weight) &&
-         Layout(tiles_of(kind), work.in, work.rows, work.norm != nullptr).bytes <= most_shared_bytes() &&
+         Layout(tiles_of(kind), work.in, work.rows, work.norm != nullptr).bytes <=
+             GpuLimits::get().shared_bytes &&
          tensor_core_kernels_are_built();
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// One head of q or k in the registers of a warp, where it is normalised and rotated. The kernel of
+/// The heads of q and k in the registers of a warp, where they are normalised and rotated. The kernel of
 /// `norm_and_rotate` (kernels.cu) and attention (attention_mma_decode.cu) share it, so both give the same
 /// bits. Chapter: step3_paged/README.md.
 #pragma once
@@ -12,61 +12,60 @@
 
 namespace kvcache::cuda {
 
-/// A head of up to Most numbers. Lane l of a warp holds the pairs (d, d + head_dim / 2) with d = l, l + 32,
-/// ... Every number is rounded to T after the norm and after the rotation.
+/// Makes heads of up to Most numbers ready, one after the other: the norm, then the rotation of one row. Lane
+/// l of a warp holds the pairs (d, d + head_dim / 2) with d = l, l + 32, ... Every number is rounded to T
+/// after the norm and after the rotation. The weights of the norm and the angles are loaded by the
+/// constructor, so a kernel can have them before it waits for the heads.
 template <typename T, int Most>
-class WarpHead {
+class WarpHeads {
  public:
   static constexpr int kPairs = (Most / 2 + 31) / 32;  ///< that a lane holds
 
-  /// @param numbers  [head_dim]
-  __device__ WarpHead(const T* numbers, int head_dim) : half_(head_dim / 2) {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = place(pair);
-      first_[pair] = d < half_ ? to_float(numbers[d]) : 0;
-      second_[pair] = d < half_ ? to_float(numbers[d + half_]) : 0;
-    }
-  }
-  /// x / sqrt(mean(x^2) + eps) * weight. @param weight  [head_dim]; nullptr: nothing changes
-  __device__ void normalise(const T* weight, float eps) {
-    if (weight == nullptr) return;
-    float squares = 0;
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      squares = fmaf(first_[pair], first_[pair], squares);
-      squares = fmaf(second_[pair], second_[pair], squares);
-    }
-    const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(2 * half_) + eps);
+  /// @param weight  [head_dim] of the norm; nullptr: none
+  __device__ WarpHeads(int head_dim, const T* weight, float eps, const Rotation& rotation, std::int64_t row)
+      : half_(head_dim / 2),
+        normalises_(weight != nullptr),
+        rotates_(rotation.cosines != nullptr),
+        eps_(eps) {
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       const int d = place(pair);
       if (d >= half_) continue;
-      first_[pair] = to_float(from_float<T>(first_[pair] * scale * to_float(weight[d])));
-      second_[pair] = to_float(from_float<T>(second_[pair] * scale * to_float(weight[d + half_])));
+      if (normalises_) {
+        first_weight_[pair] = to_float(weight[d]);
+        second_weight_[pair] = to_float(weight[d + half_]);
+      }
+      if (rotates_) {
+        cosine_[pair] = rotation.cosines[row * half_ + d];
+        sine_[pair] = rotation.sines[row * half_ + d];
+      }
     }
   }
-  /// Turns each pair by the angle of row `row`, if there is a rotation.
-  __device__ void rotate(const Rotation& rotation, std::int64_t row) {
-    if (rotation.cosines == nullptr) return;
+
+  /// @param from, to  [head_dim]; may be the same
+  __device__ void make_ready(const T* from, T* to) const {
+    float first[kPairs], second[kPairs], squares = 0;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int d = place(pair);
+      first[pair] = d < half_ ? to_float(from[d]) : 0;
+      second[pair] = d < half_ ? to_float(from[d + half_]) : 0;
+      squares = fmaf(first[pair], first[pair], squares);
+      squares = fmaf(second[pair], second[pair], squares);
+    }
+    const float scale =
+        normalises_ ? 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(2 * half_) + eps_) : 1.0F;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       const int d = place(pair);
       if (d >= half_) continue;
-      const float cosine = rotation.cosines[row * half_ + d], sine = rotation.sines[row * half_ + d];
-      const float first = first_[pair], second = second_[pair];
-      first_[pair] = first * cosine - second * sine;
-      second_[pair] = second * cosine + first * sine;
-    }
-  }
-  /// @param to  [head_dim]
-  __device__ void store(T* to) const {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = place(pair);
-      if (d >= half_) continue;
-      to[d] = from_float<T>(first_[pair]);
-      to[d + half_] = from_float<T>(second_[pair]);
+      float a = first[pair], b = second[pair];
+      if (normalises_) {
+        a = to_float(from_float<T>(a * scale * first_weight_[pair]));
+        b = to_float(from_float<T>(b * scale * second_weight_[pair]));
+      }
+      to[d] = from_float<T>(rotates_ ? a * cosine_[pair] - b * sine_[pair] : a);
+      to[d + half_] = from_float<T>(rotates_ ? b * cosine_[pair] + a * sine_[pair] : b);
     }
   }
 
@@ -77,7 +76,9 @@ class WarpHead {
   }
 
   int half_;
-  float first_[kPairs], second_[kPairs];
+  bool normalises_, rotates_;
+  float eps_;
+  float first_weight_[kPairs], second_weight_[kPairs], cosine_[kPairs], sine_[kPairs];
 };
 
 }  // namespace kvcache::cuda

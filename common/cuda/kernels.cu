@@ -70,6 +70,8 @@ __global__ void norm_rows_kernel(const T* x, std::int64_t x_stride, const T* wei
                                  std::int64_t cols, T* out, std::int64_t out_stride) {
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
+  start_next_kernel();
+  wait_for_earlier_kernels();
   float squares = 0;
   for (std::int64_t col = threadIdx.x * N; col < cols; col += kThreads * N) {
     const Lanes<T, N> numbers = lanes_at<N>(x, col);
@@ -118,16 +120,15 @@ __global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t h
   if (head >= total_heads) return;
   const std::int64_t row = head / heads;
   T* numbers = x + row * stride + head % heads * head_dim;
-  WarpHead<T, kMostHeadDim> in_registers(numbers, head_dim);
-  in_registers.normalise(norm, eps);
-  in_registers.rotate(rotation, row);
-  in_registers.store(numbers);
+  WarpHeads<T, kMostHeadDim>(head_dim, norm, eps, rotation, row).make_ready(numbers, numbers);
 }
 
 template <typename T, int N>
 __global__ void swiglu_kernel(const T* gate, std::int64_t gate_stride, const T* up, std::int64_t up_stride,
                               std::int64_t cols, T* out, std::int64_t out_stride) {
   const std::int64_t col = (blockIdx.y * std::int64_t{kThreads} + threadIdx.x) * N;
+  start_next_kernel();
+  wait_for_earlier_kernels();
   if (col >= cols) return;
   const Lanes<T, N> g = lanes_at<N>(gate + blockIdx.x * gate_stride, col);
   const Lanes<T, N> u = lanes_at<N>(up + blockIdx.x * up_stride, col);
@@ -198,9 +199,9 @@ void norm_rows(DType dtype, const Rows& x, const void* weight, float eps, const 
                cudaStream_t stream) {
   const Rows gain{const_cast<void*>(weight), 1, x.cols, x.cols};
   with_lanes(dtype, {x, gain, out}, [&]<typename T, int N>() {
-    launch("norm_rows", norm_rows_kernel<T, N>, {static_cast<unsigned>(x.rows), kThreads}, stream,
-           static_cast<const T*>(x.data), x.stride, static_cast<const T*>(weight), eps, x.cols,
-           static_cast<T*>(out.data), out.stride);
+    const LaunchShape shape{static_cast<unsigned>(x.rows), kThreads, 0, /*overlaps=*/true};
+    launch("norm_rows", norm_rows_kernel<T, N>, shape, stream, static_cast<const T*>(x.data), x.stride,
+           static_cast<const T*>(weight), eps, x.cols, static_cast<T*>(out.data), out.stride);
   });
 }
 
@@ -231,9 +232,10 @@ void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const No
 
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream) {
   with_lanes(dtype, {gate, up, out}, [&]<typename T, int N>() {
-    launch("swiglu", swiglu_kernel<T, N>, grid_of(out, kThreads * N), stream,
-           static_cast<const T*>(gate.data), gate.stride, static_cast<const T*>(up.data), up.stride, out.cols,
-           static_cast<T*>(out.data), out.stride);
+    LaunchShape shape = grid_of(out, kThreads * N);
+    shape.overlaps = true;
+    launch("swiglu", swiglu_kernel<T, N>, shape, stream, static_cast<const T*>(gate.data), gate.stride,
+           static_cast<const T*>(up.data), up.stride, out.cols, static_cast<T*>(out.data), out.stride);
   });
 }
 

@@ -508,6 +508,25 @@ TEST_F(CudaAttention, ASequenceHasTheSameBitsAloneAndInABatch) {
   }
 }
 
+/// A pass of few thread blocks gives each more shared memory than one that fills the GPU.
+TEST_F(CudaAttention, ADecodedRowHasTheSameBitsInAPassThatFillsTheGpu) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const auto& [kernels, dtype] : ways(head_dim)) {
+      std::vector<Sequence> sequences;
+      for (std::int32_t n = 0; n < 80; ++n) sequences.push_back({1, 1 + n * 9});
+      const Problem p({8, 4, head_dim}, dtype, sequences);  // 320 thread blocks and more
+      const Bytes together = attend(p, kernels);
+      const std::size_t row = together.size() / sequences.size();
+      for (const std::size_t s : {0U, 13U, 14U, 28U, 29U, 57U, 79U}) {
+        const Bytes alone = attend(p.alone(s), kernels);
+        EXPECT_TRUE(
+            std::equal(alone.begin(), alone.end(), together.begin() + static_cast<std::ptrdiff_t>(s * row)))
+            << describe(p, kernels) << ", sequence " << s;
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttention, APrefilledRowHasTheSameBitsWhateverPrefilledRowsComeWithIt) {
   for (const auto& [kernels, dtype] : ways(64)) {
     const Problem whole({6, 2, 64}, dtype, {{150, 150}});
