@@ -83,7 +83,7 @@ class LoadWeights : public ::testing::Test {
   }
   /// The error of loading the folder; it must name `file`.
   std::string error_in(const std::string& file, DType dtype = DType::f32) {
-    const std::string error = message_of<InputError>([&] { load(dtype); });
+    std::string error = message_of<InputError>([&] { load(dtype); });
     EXPECT_THAT(error, AllOf(HasSubstr((folder_ / file).string()), Not(HasSubstr("\n"))));
     return error;
   }

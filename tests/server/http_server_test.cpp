@@ -500,7 +500,7 @@ TEST_F(AnHttpServer, TakesNoBodyThatIsCoded) {
   const auto sent_as = [this](const std::string& lines) {
     HttpClient client = connect();
     client.send_request("POST", "/echo", "body", lines);
-    const HttpResponse response = client.read_response();
+    HttpResponse response = client.read_response();
     EXPECT_EQ(client.get("/echo").status, 200) << "the body's end is known";
     return response;
   };

@@ -33,7 +33,7 @@ Json report_of(const std::string& step, const Arguments& arguments) {
 
 /// Runs step 4 and checks what must be true of every report.
 Json report_of(const Arguments& arguments, std::int64_t pinned_blocks = 0) {
-  const Json report = report_of(kStep, arguments);
+  Json report = report_of(kStep, arguments);
   const Json& blocks = report["blocks"];
   EXPECT_EQ(blocks["in_use"], pinned_blocks);
   EXPECT_EQ(blocks["free"].get<std::int64_t>() + blocks["cached"].get<std::int64_t>() + pinned_blocks,

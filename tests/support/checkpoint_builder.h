@@ -130,7 +130,7 @@ class TestCheckpoint {
     }
     for (shard = 0; shard < shards; ++shard)
       write_file(folder / shard_name(shard, shards), safetensors_bytes(parts[shard]));
-    const nlohmann::json index = {{"metadata", nlohmann::json::object()}, {"weight_map", map}};
+    nlohmann::json index = {{"metadata", nlohmann::json::object()}, {"weight_map", map}};
     write_file(folder / "model.safetensors.index.json", index.dump(1));
     return index;
   }

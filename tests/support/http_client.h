@@ -153,7 +153,7 @@ class HttpClient {
     return true;
   }
   std::string take(std::size_t count) {
-    const std::string taken = unread_.substr(0, count);
+    std::string taken = unread_.substr(0, count);
     unread_.erase(0, count);
     return taken;
   }
