@@ -28,7 +28,7 @@ struct Workload {
   Timed timed;              ///< the part that is reported
   std::int64_t shared = 0;  ///< tokens that all prompts begin with
   bool warm = false;        ///< an untimed request computes the shared tokens first
-  bool on_gpu = false;      ///< on a GPU alone: a CPU would take minutes
+  bool on_gpu = false;      ///< timed on a GPU alone: a CPU would take minutes
 };
 
 /// All workloads, those of one kind from small to large.

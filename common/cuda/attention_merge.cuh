@@ -85,8 +85,8 @@ __device__ inline bool last_to_arrive(const AttentionPass& pass, const Attention
   return last;
 }
 
-/// Merges all parts of a row in the order of their positions and writes the result. Any thread block may be
-/// the one that does it; the bits are the same. So no second kernel has to be started.
+/// Merges all parts of a row in the order of their positions and writes the result. The order makes the bits
+/// the same whichever thread block merges. So the last to arrive merges, and no second kernel is started.
 template <typename T>
 __device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
   const int fours = pass.head_dim / 4;
@@ -94,7 +94,7 @@ __device__ void merge_parts(const AttentionPass& pass, const AttentionTile& tile
        item += static_cast<int>(blockDim.x)) {
     const int query = item / fours, dim = item % fours * 4;
     PartOfFour total;
-    constexpr int kAtOnce = 8;  // on their way together
+    constexpr int kAtOnce = 8;  // parts that are on their way together
     for (int first = 0; first < tile.parts; first += kAtOnce) {
       float2 softmax[kAtOnce];
       float4 sums[kAtOnce];

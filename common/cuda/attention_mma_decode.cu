@@ -7,8 +7,8 @@
 /// (`split_length` in attention_work.h), and `merge_parts` makes the row of them.
 ///
 /// In a pass of decode rows alone the kernel also makes the heads ready and stores the row's key and value
-/// (`Preparation`). K and V of earlier passes are on their way before the kernel waits for the one that
-/// computes q, k and v. Without it a layer has four kernels more. Chapter: step3_paged/README.md.
+/// (`Preparation`), which takes three kernels otherwise (rotate_and_store.h). It asks for K and V of earlier
+/// passes before it waits for the kernel that computes q, k and v. Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma_launch.cuh"
 #include "common/cuda/heads.cuh"
@@ -19,8 +19,9 @@ namespace {
 
 /// How much of K and V a thread block has on its way.
 enum class Ring : std::uint8_t {
-  shared,  ///< 64 KiB, so that the three thread blocks of a multiprocessor hide the memory's latency
-  whole    ///< 128 KiB, a whole part of 256 positions, for so few thread blocks that each has its own
+  shared,  ///< 64 KiB: three thread blocks fit on a multiprocessor and hide the memory's latency together
+  whole    ///< 128 KiB, a whole part of 256 positions: for passes with at most one thread block for each
+           ///< multiprocessor
 };
 /// Tiles of K and of V that a warp has on their way.
 template <int D, Ring ring>
@@ -84,7 +85,7 @@ struct FreshRow {
 template <typename T, int D>
 class Preparation {
  public:
-  /// Loads what no kernel of the pass writes.
+  /// Loads what is complete before the first layer starts: norm weights, angles and the row's slot.
   __device__ Preparation(const AttentionPass& pass, const AttentionTile& tile, int kv_head)
       : pass_(pass),
         tile_(tile),
@@ -94,7 +95,7 @@ class Preparation {
         k_(D, static_cast<const T*>(pass.fresh.k_norm), pass.fresh.k_eps, pass.fresh.rotation, tile.row),
         slot_(has_own_ ? pass.fresh.slots[tile.row] : -1) {}
 
-  /// After the kernel that computes q, k and v.
+  /// Called once the kernel that computes q, k and v is done.
   __device__ void run(FreshRow<T, D>& fresh) const {
     if (has_own_) store_own(fresh);
     for (int n = warp(); n < tile_.queries; n += kMmaWarps) {
@@ -187,7 +188,7 @@ __global__ __launch_bounds__(32 * kMmaWarps, ring_size == Ring::whole ? 1 : 3) v
     copy(k_tile(turn), k_rows, turn, offsets[turn]);
     copy(v_tile(turn), v_rows, turn, offsets[turn]);
   }
-  // Earlier passes stored all that is on its way. The row itself comes from the kernel before.
+  // Earlier passes stored the K and V that are on their way. The kernel before computes the row's own.
   if (prepares) {
     const Preparation<T, D> preparation(pass, tile, kv_head);
     wait_for_earlier_kernels();
@@ -206,8 +207,8 @@ __global__ __launch_bounds__(32 * kMmaWarps, ring_size == Ring::whole ? 1 : 3) v
   }
   queries.load(q);
 
-  // K and V of `stages` turns are on their way, as 2 * stages groups, which complete in order. So when all
-  // but kPending are done, the oldest is: first K of this turn, and after one more group V of this turn.
+  // K and V of kTurns turns are on their way, as 2 * kTurns groups, which complete in order. When all groups
+  // but kPending are done, the oldest one is done: first K of this turn, one group later V of this turn.
   constexpr int kPending = 2 * kTurns - 1;
   for (int turn = 0; first_key(turn) < tile.end; ++turn) {
     const std::int64_t ahead = offset_of(turn + kTurns);  // looked up long before its copy starts
@@ -253,7 +254,7 @@ bool tensor_core_kernels_are_built() {
 
 void decode_on_tensor_cores(DType dtype, const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream) {
   with_mma_sizes(dtype, pass.head_dim, [&]<typename T, int D>() {
-    // Without new heads, the kernel before has just stored keys that this one would read too early.
+    // Without new heads, the kernel before has just stored keys, and an early start would read old ones.
     const bool overlaps = pass.fresh.k != nullptr && pass.fresh.early;
     const GpuLimits& limits = GpuLimits::get();
     constexpr int kWholeBytes = kRingBytes<D, Ring::whole> + static_cast<int>(sizeof(FreshRow<T, D>));

@@ -40,12 +40,12 @@ Event make_event();
 /// Holds `later` back until the work that is in `earlier` now is done. The host does not wait.
 void wait_for(cudaStream_t later, cudaStream_t earlier, cudaEvent_t event);
 
-/// What the launch of a kernel has to know of the first GPU.
+/// Limits of the first GPU that decide how a kernel is launched.
 struct GpuLimits {
-  int multiprocessors = 0;  ///< of the GPU
-  int shared_bytes = 0;     ///< of shared memory that a thread block can have
+  int multiprocessors = 0;  ///< how many the GPU has
+  int shared_bytes = 0;     ///< the most bytes of shared memory that a thread block can have
 
-  /// Asked for once. @throws RunError if CUDA does not say.
+  /// Asks CUDA at the first call. @throws RunError if CUDA does not say.
   static const GpuLimits& get();
 };
 

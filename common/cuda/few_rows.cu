@@ -1,17 +1,24 @@
 /// @file
-/// See few_rows.h. A product of few rows is bound by reading its weights once. cuBLAS reads them well, but a
-/// layer is then ten kernels, each of which waits until the one before it is done. Here a layer is five: norm
-/// and QKV; attention; output product and sum; norm, gate, up and activation; down product and sum. And each
-/// starts early: it brings its weights into shared memory while the kernel before it still runs, and only
-/// then waits for it.
+/// See few_rows.h. Fourth rung: a layer in few kernels that start early. The time of a product of few rows is
+/// the time to read its weights. cuBLAS reads weights fast, but its layer has eight kernels or more. Here a
+/// layer has five:
+///
+/// 1. norm, and q, k and v
+/// 2. attention (attention_mma_decode.cu)
+/// 3. output product and sum
+/// 4. norm, gate, up and activation
+/// 5. down product and sum
+///
+/// Each starts early (`LaunchShape::overlaps`): it asks for its weights while the kernel before it still
+/// runs, and then waits for that kernel.
 ///
 /// A thread block computes 8 or 16 outputs of all rows. Its warps split the inner dimension, so that all
 /// weights of a kernel are on their way at once. Of the 16 x 8 tile of a matrix instruction, the rows of x
 /// are the rows and eight outputs are the columns. The parts of the warps are added in the warps' order.
 ///
-/// With attention's own part of it, a pass of one sequence after 128 tokens takes 0.82 ms instead of 1.46,
-/// and one of eight after 2,048 takes 1.40 ms instead of 1.97 (Qwen3-0.6B's shape, bf16, H200:
-/// docs/results/2026-11-29-h200-few-rows.md). This times it:
+/// With attention that starts early too, a decode pass of one sequence after 128 tokens takes 0.74 ms instead
+/// of 1.46. A pass of eight after 2,048 takes 1.33 ms instead of 1.97 (Qwen3-0.6B's shape, bf16, H200:
+/// docs/results/2026-11-29-h200-early-kernels.md). This times them:
 ///
 ///     build/bin/bench_step3_paged --random-weights qwen3-0.6b --benchmark_filter=decode
 #include <algorithm>
@@ -155,7 +162,7 @@ __global__ __launch_bounds__(kThreads, 4) void few_rows_product(const __grid_con
   // A lane's 16 bytes are the factors of two instructions: which columns they are does not matter to the sum,
   // as long as x and the weights take the same.
   float sums[kTiles][4] = {};
-#pragma unroll 1  // a kernel runs for microseconds, and fetching more instructions would take longer
+#pragma unroll 1  // unrolled, its instructions would take longer to fetch than to run
   for (int n = 0; n < packs; ++n) {
     uint4 left[2] = {};
 #pragma unroll

@@ -21,8 +21,8 @@ struct LaunchShape {
   dim3 block;                    ///< threads of a thread block
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory
   /// Programmatic dependent launch: the kernel may start while the one before it in the stream still runs, if
-  /// that one has called `start_next_kernel`. Before it calls `wait_for_earlier_kernels`, it reads nothing
-  /// that a kernel of the same pass has written, and writes nothing.
+  /// that one has called `start_next_kernel`. Before a kernel calls `wait_for_earlier_kernels`, it writes
+  /// nothing and reads only what was complete when the last kernel without `overlaps` started.
   bool overlaps = false;
 };
 
