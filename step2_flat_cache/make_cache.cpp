@@ -3,11 +3,13 @@
 #include "step2_flat_cache/make_cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "fmt/format.h"
 #include "step2_flat_cache/flat_cache.h"
 #ifdef WITH_CUDA
@@ -24,12 +26,15 @@ FlatCacheShape reservation(const Program& program, std::vector<std::string>& not
   const ModelConfig& config = program.model->config();
   FlatCacheShape shape{static_cast<std::int64_t>(program.requests.size()), config.max_position_embeddings,
                        config.kv_bytes_per_token(size_of(program.dtype))};
+  // Divided by, because the bytes of all reservations may exceed 64 bits.
+  const std::int64_t bytes_per_position = shape.sequences * shape.bytes_per_token;
   if (program.options.max_seq_len) {
     shape.max_seq_len = *program.options.max_seq_len;
+    if (shape.max_seq_len > std::numeric_limits<std::int64_t>::max() / bytes_per_position)
+      throw RunError(fmt::format("no address space for {} reservations of {} positions; reserve less",
+                                 shape.sequences, shape.max_seq_len));
     return shape;
   }
-  // Divided, because the bytes of all reservations may exceed 64 bits.
-  const std::int64_t bytes_per_position = shape.sequences * shape.bytes_per_token;
   if (program.options.serve) {
     const std::int64_t fitting = program.memory_to_serve / bytes_per_position;
     shape.max_seq_len = std::clamp<std::int64_t>(fitting, 1, shape.max_seq_len);

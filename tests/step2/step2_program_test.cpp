@@ -2,6 +2,8 @@
 // that has outgrown its reservation.
 #include <gtest/gtest.h>
 
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/files.h"
 #include "tests/support/report_of.h"
 
 namespace kvcache {
@@ -160,6 +162,23 @@ TEST(Step2Program, AReservationBeyondAnyAddressSpaceIsAFailureAtRunTime) {
   std::vector<std::string> arguments{"--max-seq-len", "2147483647"};
   for (int n = 0; n < 100; ++n) arguments.insert(arguments.end(), {"--ids", "1"});
   expect_refusal(arguments, 1, {"address space", "reserve less"});
+}
+
+TEST(Step2Program, ReservationsOfMoreBytesThan64BitsCountAreAFailureAtRunTime) {
+  const test::TestCheckpoint checkpoint("LlamaForCausalLM", {{"vocab_size", 8},
+                                                             {"hidden_size", 2},
+                                                             {"intermediate_size", 2},
+                                                             {"num_hidden_layers", 17},
+                                                             {"num_attention_heads", 32},
+                                                             {"num_key_value_heads", 32},
+                                                             {"head_dim", 256}});
+  const TemporaryFolder folder;
+  checkpoint.save(folder.path());
+  std::vector<std::string> arguments{"--model",    folder.path(), "--max-seq-len",
+                                     "2147483647", "--tokens",    "1"};
+  for (int sequence = 0; sequence < 4096; ++sequence) arguments.insert(arguments.end(), {"--ids", "3"});
+  kvcache::expect_refusal("step2_flat_cache", arguments, 1,
+                          {"no address space for 4096 reservations of 2147483647 positions; reserve less"});
 }
 
 TEST(Step2Program, WhenTheWholeContextDoesNotFitInMemoryItReservesWhatIsNeededAndSaysSo) {
