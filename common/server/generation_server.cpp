@@ -268,7 +268,7 @@ void GenerationServer::answer_generation(const Exchange& exchange, Read read) {
   if (line >= engine_->max_requests() ||
       !unread_.add({exchange, exchange->take_body(), std::move(read), Engine::Clock::now()}))
     return refuse_one_too_many(exchange);
-  pace_.note_taken(line);
+  pace_.note_taken(line, Pace::Clock::now());
   exchange->on_departure([this, left = exchange.get()] { unread_.drop(*left); });
   read_next(UnreadRequests::Reader::of_all);
   read_next(UnreadRequests::Reader::of_short);
@@ -341,7 +341,8 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   if (exchange->departed()) return;
   const auto answering = std::make_shared<Answering>(exchange, asked);
   answering->listen_to(answering);
-  std::erase_if(answering_, [](const auto& other) { return other.expired(); });
+  if (answering_.size() == answering_.capacity())  // not each time: there may be thousands
+    std::erase_if(answering_, [](const auto& other) { return other.expired(); });
   answering_.push_back(answering);
   // The engine's thread calls this; the event is handled on the server's thread.
   const auto tell = [this, answering](const GenerationEvent& event) {

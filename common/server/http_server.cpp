@@ -248,17 +248,24 @@ class HttpServer::Implementation final : public HttpConnectionOwner {
   }
   /// Takes a new connection. Connections that are being left have places of their own, as many as the others.
   void take(tcp::socket socket) {
+    const bool has_room = connections_.size() < limits_.connections || make_room();
+    const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
+    connections_.insert(connection);
+    connection->start();
+    if (!has_room) connection->turn_away();
+  }
+  /// Looks at all connections, of which there are at least as many as may be. @return whether there is a
+  /// place
+  bool make_room() {
     const auto left = static_cast<std::size_t>(std::ranges::count_if(
         connections_, [](const auto& connection) { return connection->is_being_left(); }));
     const bool is_full = connections_.size() - left >= limits_.connections;
     const auto leaver = left >= limits_.connections ? longest_waiting(/*being_left=*/true) : nullptr;
     if (leaver) leaver->close();
-    const auto longest = is_full ? longest_waiting(/*being_left=*/false) : nullptr;
+    if (!is_full) return true;
+    const auto longest = longest_waiting(/*being_left=*/false);
     if (longest) longest->give_way();
-    const auto connection = std::make_shared<HttpConnection>(std::move(socket), *this);
-    connections_.insert(connection);
-    connection->start();
-    if (is_full && !longest) connection->turn_away();
+    return longest != nullptr;
   }
 
   /// The connection that must make room for one more. Its client has no whole request here and can connect

@@ -14,19 +14,21 @@ namespace kvcache {
 /// they waited in the line; otherwise all of them would come back at once.
 class Pace {
  public:
-  using Clock = std::chrono::steady_clock;            ///< of when requests ended
-  static constexpr std::chrono::seconds kLately{30};  ///< older ends do not count
-  static constexpr std::int64_t kLongestWait = 60;    ///< seconds
-  static constexpr std::int64_t kFirstGuess = 8;      ///< requests a second, until kFewestEnds have ended
-  static constexpr std::int64_t kFewestEnds = 8;      ///< so many ends make a pace
+  using Clock = std::chrono::steady_clock;  ///< of when requests ended
+  static constexpr std::chrono::seconds kLately{
+      30};  ///< of more than kFewestEnds ends, older ones do not count
+  static constexpr std::int64_t kLongestWait = 60;  ///< seconds
+  static constexpr std::int64_t kFirstGuess = 8;    ///< requests a second, until kFewestEnds have ended
+  static constexpr std::int64_t kFewestEnds = 8;    ///< so many ends make a pace
 
   /// Notes that a request has ended.
   void note_end(Clock::time_point now);
-  /// Notes that a request was taken.
+  /// Notes that a request was taken. If none was there before it, the time since the last end was idle and
+  /// does not count.
   /// @param line  requests that were there before it
-  void note_taken(std::int64_t line);
+  void note_taken(std::int64_t line, Clock::time_point now);
   /// The seconds after which a refused client should come again, 1 to kLongestWait: the time in which `line`
-  /// requests, and those of clients that were refused before, will end at the pace of the last kLately.
+  /// requests, and those of clients that were refused before, will end at the pace of the last ends.
   std::int64_t retry_after(std::int64_t line, Clock::time_point now);
 
  private:

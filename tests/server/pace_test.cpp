@@ -28,15 +28,23 @@ TEST(Pace, TellsHowLongTheLineTakesAsRequestsEndLately) {
   EXPECT_EQ(told(20, milliseconds(1), 0), 1) << "at least one";
   EXPECT_EQ(told(20, milliseconds(1000), 1040), 60) << "at most a minute";
   EXPECT_EQ(told(1000, milliseconds(10), 1000), 10) << "a thousand ends tell no more than the last of them";
+  EXPECT_EQ(told(100, milliseconds(4000), 10), 40);
+  EXPECT_EQ(told(100, milliseconds(5000), 10), 50)
+      << "the last eight, although two are older than half a minute";
+  EXPECT_EQ(told(13, milliseconds(10000), 4), 40);
 }
 
-TEST(Pace, GuessesWhileFewRequestsHaveEndedLately) {
+TEST(Pace, GuessesWhileFewRequestsHaveEnded) {
   Pace pace;
   const auto now = end_requests(pace, Pace::kFewestEnds - 1, milliseconds(1));
   EXPECT_EQ(pace.retry_after(10 * Pace::kFirstGuess, now), 10);
-  Pace rested;
-  const auto later = end_requests(rested, 100, milliseconds(1)) + Pace::kLately + seconds(1);
-  EXPECT_EQ(rested.retry_after(10 * Pace::kFirstGuess, later), 10);
+}
+
+TEST(Pace, CountsNoIdleTime) {
+  Pace pace;
+  const auto later = end_requests(pace, 100, milliseconds(100)) + Pace::kLately + seconds(1);
+  pace.note_taken(/*line=*/0, later);
+  EXPECT_EQ(pace.retry_after(100, later + milliseconds(100)), 10);
 }
 
 TEST(Pace, SpreadsThoseWhoAreToldToComeAgain) {
@@ -45,9 +53,9 @@ TEST(Pace, SpreadsThoseWhoAreToldToComeAgain) {
   std::int64_t last = 0;
   for (int client = 0; client < 100; ++client) last = pace.retry_after(100, now);
   EXPECT_EQ(last, 20) << "199 requests before it";
-  for (int client = 0; client < 50; ++client) pace.note_taken(/*line=*/50);
+  for (int client = 0; client < 50; ++client) pace.note_taken(/*line=*/50, now);
   EXPECT_EQ(pace.retry_after(100, now), 15) << "half of them have come";
-  pace.note_taken(/*line=*/0);
+  pace.note_taken(/*line=*/0, now);
   EXPECT_EQ(pace.retry_after(100, now), 10) << "nobody else seems to come";
 }
 
