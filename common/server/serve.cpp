@@ -3,6 +3,7 @@
 #include "common/server/serve.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/system/system_error.hpp>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -89,8 +91,9 @@ int run_server(Step step, const Options& options, const MakeCache& make_cache) {
                           options.max_sequences,
                           !options.no_special_tokens};
   server.serve(thread, model, [&] {
-    fmt::print("listening on {}\n", server.address());
-    std::fflush(stdout);
+    const std::string line = fmt::format("listening on {}\n", server.address());
+    if (write(STDOUT_FILENO, line.data(), line.size()) != std::ssize(line))
+      fmt::print(stderr, "note: stdout cannot be written ({}); {}", std::strerror(errno), line);
   });
   // All clients are answered. A pass may take long, and no client waits for it any more.
   if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);

@@ -13,6 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/report_of.h"
+#include "tests/support/run_program.h"
 #include "tests/support/sanitized.h"
 
 namespace kvcache {
@@ -252,6 +253,23 @@ TEST(ServerProgram, LosesNoSecondSignalThatComesWithTheFirst) {
     const int status = server.wait_for_end();
     EXPECT_TRUE(WIFSIGNALED(status)) << status;
   }
+}
+
+TEST(ServerProgram, SaysElsewhereWhereItListensIfStdoutCannotBeWritten) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  const TemporaryFolder folder;
+  const std::string step = std::string(BINARY_DIR) + "/step3_paged", notes = folder / "notes";
+  const ProgramResult result =
+      run_program("/bin/sh", {"-c",
+                              "\"$0\" --serve --port 0 --device cpu >/dev/full 2>\"$1\" & "
+                              "until grep -q 'listening on' \"$1\"; do kill -0 $! || exit 9; done; "
+                              "kill $!; wait $!",
+                              step, notes});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(
+      read_file(notes).starts_with("note: stdout cannot be written (No space left on device); listening on "
+                                   "http://127.0.0.1:"))
+      << read_file(notes);
 }
 
 TEST(ServerProgram, NeedsAPortAndAnAddress) {
