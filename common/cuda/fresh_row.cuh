@@ -13,8 +13,9 @@ namespace kvcache::cuda {
 /// A row's queries of one KV head, and its own key and value, made ready.
 template <typename T, int D>
 struct FreshRow {
-  alignas(16) T q[kTileQueries][D + 8];  // + 8: rows that are read together lie in different banks
-  alignas(16) T k[D], v[D];
+  alignas(16) T q[kTileQueries][D + 8];  ///< + 8: rows that are read together lie in different banks
+  alignas(16) T k[D];                    ///< the row's own key
+  alignas(16) T v[D];                    ///< and value
 };
 
 /// Normalises and rotates the tile's queries. The thread block that attends to the row's own position also
