@@ -66,7 +66,8 @@ Cache make_flat_cache(const Program& program) {
   const FlatCacheShape shape = reservation(program, notes);
   auto manager = std::make_unique<FlatCacheManager>(shape);
   check_capacity(program, *manager, "raise --max-seq-len");
-  return {std::move(manager), make_store(program, shape), std::move(notes)};
+  auto store = make_store(program, shape);
+  return {std::move(manager), std::move(store), std::move(notes)};
 }
 
 }  // namespace kvcache
