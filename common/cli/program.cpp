@@ -116,8 +116,7 @@ void refuse_name_of_the_model(const Options& options) {
       !std::filesystem::equivalent(folder, model_folder(options), error))
     return;
   throw InputError(
-      fmt::format("--trace would write \"{}\", which runs read as a file of the model; give "
-                  "another file",
+      fmt::format("--trace would write \"{}\", which runs read as a file of the model; give another file",
                   options.trace));
 }
 

@@ -15,8 +15,8 @@ namespace kvcache {
 class Pace {
  public:
   using Clock = std::chrono::steady_clock;  ///< of when requests ended
-  static constexpr std::chrono::seconds kLately{
-      30};  ///< of more than kFewestEnds ends, older ones do not count
+  /// Of more than kFewestEnds ends, older ones do not count.
+  static constexpr std::chrono::seconds kLately{30};
   static constexpr std::int64_t kLongestWait = 60;  ///< seconds
   static constexpr std::int64_t kFirstGuess = 8;    ///< requests a second, until kFewestEnds have ended
   static constexpr std::int64_t kFewestEnds = 8;    ///< so many ends make a pace
