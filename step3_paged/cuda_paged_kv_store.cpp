@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cuda/rotate_and_store.h"
 #include "step3_paged/decode_slots.h"
 #include "step3_paged/fill_block.h"

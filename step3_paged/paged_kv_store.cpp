@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/scatter.h"
 
 namespace kvcache {

@@ -8,7 +8,7 @@
 #include "common/cpu/attention.h"
 #include "common/cpu/reserved_memory.h"
 #include "common/kv/kv_store.h"
-#include "common/kv/store_settings.h"
+#include "common/kv/paged_store_settings.h"
 #include "common/model/config.h"
 #include "step3_paged/gather.h"
 #include "step3_paged/paged_shape.h"

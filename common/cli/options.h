@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
-#include "common/kv/store_settings.h"
+#include "common/kv/paged_store_settings.h"
 #include "common/model/sampler.h"
 
 namespace kvcache {

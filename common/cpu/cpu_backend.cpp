@@ -6,7 +6,7 @@
 #include <new>
 
 #include "common/base/error.h"
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/matmul.h"
 #include "common/cpu/rows.h"
 #include "fmt/format.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/dot_tile.h"
 
 namespace kvcache::cpu {

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <limits>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define KVCACHE_AVX512 1

@@ -20,7 +20,7 @@
 
 #include "common/base/error.h"
 #include "common/base/json_file.h"
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/base/thread_pool.h"
 #include "common/model/checkpoint.h"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/bench/benchmark_program.h"
 #include "common/cpu/attention.h"
 #include "common/cpu/reserved_memory.h"

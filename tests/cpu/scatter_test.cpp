@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/reserved_memory.h"
 
 namespace kvcache {

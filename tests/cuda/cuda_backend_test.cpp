@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/cpu_backend.h"
 #include "common/cpu/rows.h"
 #include "common/cuda/device_weights.h"

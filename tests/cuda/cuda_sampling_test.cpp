@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/model/sampler.h"
 #include "fmt/format.h"
 #include "tests/support/gpu.h"

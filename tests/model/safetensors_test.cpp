@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "common/base/error.h"
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cli/run_main.h"
 #include "tests/support/checkpoint_builder.h"
 

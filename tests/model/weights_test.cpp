@@ -20,7 +20,7 @@
 #include <set>
 
 #include "common/base/error.h"
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/sanitized.h"
 

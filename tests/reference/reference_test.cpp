@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cpu/cpu_backend.h"
 #include "common/engine/run.h"
 #include "common/tokenizer/tokenizer.h"

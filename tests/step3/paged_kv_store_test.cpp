@@ -9,7 +9,7 @@
 #include <cmath>
 #include <random>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "step2_flat_cache/flat_cache.h"
 #include "step3_paged/gather.h"
 #include "tests/support/made_up_layers.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "tests/support/files.h"
 
 namespace kvcache::test {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/cuda/device.h"
 #include "common/cuda/memory.h"
 #include "common/model/backend.h"

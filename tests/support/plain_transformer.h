@@ -11,7 +11,7 @@
 #include <numbers>
 #include <span>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 #include "common/model/config.h"
 #include "common/model/weights.h"
 

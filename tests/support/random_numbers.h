@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/base/number.h"
+#include "common/base/stored_number.h"
 
 namespace kvcache {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
-#include "common/kv/store_settings.h"
+#include "common/kv/paged_store_settings.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
 #include "tests/support/cache_in_play.h"
 
