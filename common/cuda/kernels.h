@@ -51,7 +51,8 @@ void rotation_table(const std::int32_t* positions, const float* inverse_frequenc
 void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const Norm& norm,
                      const Rotation& rotation, cudaStream_t stream);
 
-/// out = gate / (1 + e^-gate) * up.
+/// out = gate / (1 + e^-gate) * up. Up to 16 rows in f16 or bf16 go through FewRowsKind::gate (few_rows.h)
+/// instead, where that fits.
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream);
 
 /// Every row of out becomes `bias` [cols].

@@ -9,7 +9,7 @@ namespace kvcache {
 
 /// The memory of K and V, as a manager accounts for it. A run reports the moment of the greatest reservation.
 struct KvMemoryReport {
-  std::int64_t bytes_per_token = 0;  ///< K and V of one token, all layers
+  std::int64_t bytes_per_token = 0;  ///< K and V of one token, all layers: ModelConfig::kv_bytes_per_token
   std::int64_t reserved_bytes = 0;   ///< of reservations (step 2), or of blocks with references
   std::int64_t used_bytes = 0;       ///< of tokens stored; a shared token counts once
   std::int64_t pool_bytes = 0;       ///< of all reservations or blocks that there are
