@@ -33,7 +33,7 @@ class FreeBlockQueue {
   void remove(std::int32_t block);
   /// Puts a removed block back between its two neighbours, which it still remembers (Knuth's "dancing
   /// links"). Removals have to be undone in reverse, with no other change since.
-  /// @throws std::logic_error if `block` is queued, is no block, or its neighbours have others between them.
+  /// @throws std::logic_error if `block` is queued, is no block, or its neighbours are not side by side now.
   void undo_remove(std::int32_t block);
 
   /// [size] from front to back.

@@ -1,5 +1,9 @@
 /// @file
 /// See prefix_caching_manager.h. Read `plan` first: look, take the hits, count, take the rest. Then `commit`.
+///
+/// A hit is a block that an earlier sequence computed: `acquire` adds a reference to it, `unshare` gives a
+/// writer a copy. Blocks without references wait in the pool's queue. Blocks of equal content are twins and
+/// have one identity. On a first reading skip the host tier, the pinned prefix and salts.
 #include "step4_prefix_cache/prefix_caching_manager.h"
 
 #include <iterator>
@@ -21,7 +25,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
   }
   // Take the hits: a block with a reference is not in the queue, so no allocation below can evict it.
   for (std::size_t n = 0; n < work.size(); ++n) take_hits(work[n], hits[n]);
-  // Count the rest: either the pool has room for all of it, or nothing changes.
+  // Count the rest: either the pool has room for all of it, or nothing changes. `blocks_to_copy`, for
+  // copy-on-write, is in prefix_caching_extras.cpp.
   if (blocks_to_add(work) + blocks_to_copy(work) + blocks_to_keep_free(work) > pool_.free_count()) {
     undo();
     return std::nullopt;
@@ -42,9 +47,8 @@ std::optional<PassPlan> PrefixCachingManager::plan(std::span<const Work> work) {
 
 PrefixHits PrefixCachingManager::look_up(std::span<const std::int32_t> token_ids,
                                          std::string_view salt) const {
-  const std::optional<BlockParent> root = root_of(salt);
+  const std::optional<BlockParent> root = root_of(salt);  // nothing: no block can be found, so no hits
   PrefixHits hits = root ? finder().find(token_ids, *root) : PrefixHits{};
-  // A pinned prefix (skip it on a first reading).
   if (pinned_ && pinned_->salt == salt_or_default(salt))
     share_pinned(hits, pinned_blocks(), token_ids, pool_.index());
   return hits;
@@ -79,13 +83,14 @@ std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) con
 /// Step 3's watermark, if a new sequence (`take_hits` has registered it) is to run beside others.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
   const std::size_t pinned = pinned_ ? 1 : 0;  // a pinned prefix does not run
-  const bool beside_others = work.size() > 1 || sequences_.size() > 1 + pinned;
+  const bool beside_others = work.size() > 1 || sequences_.size() > 1 + pinned;  // 1: the new sequence
   return beside_others && std::ranges::any_of(open_plan_, &Planned::is_new) ? shape_.watermark() : 0;
 }
 
-/// Whether the first new row goes to the table's last block, and other sequences refer to that block. The
-/// block is a tail, after a fork or behind a pinned prefix. Or it is full, and its last token is computed
-/// again: the pinned prefix is the whole prompt.
+/// Whether the first new row goes to a block that other sequences use too. A table ends with the block of its
+/// last stored token: the row goes to that block or to a new one. The block is a tail, after a fork or behind
+/// a pinned prefix. Or it is full, and its last token is computed again, since the pinned prefix is the whole
+/// prompt.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
   const std::int64_t first =
       first_computed_position(sequence.stored_or_found(), std::ssize(wanted.token_ids));
@@ -112,7 +117,7 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
   update_counters(plan);
-  settle(plan);  // evicted blocks lose their old content (prefix_caching_extras.cpp; skip it)
+  settle(plan);  // evicted blocks lose their old content (prefix_caching_extras.cpp)
   open_plan_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
@@ -127,8 +132,10 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-    if (findable(block)) continue;  // published before: only its last token was computed again
-    const BlockParent parent =
+    // Published before: the plan asked again for the stored length. KvManager::plan allows that; no program
+    // does so.
+    if (findable(block)) continue;
+    const BlockParent parent =  // a first block follows the salt: kNoSalt without one
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)
                : pool_.index().as_parent(sequence.blocks[static_cast<std::size_t>(n - 1)]);
     const auto tokens = tokens_of_block(sequence.token_ids, n, shape_.block_size);

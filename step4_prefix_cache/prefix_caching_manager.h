@@ -107,7 +107,7 @@ class PrefixCachingManager final : public KvManager {
     std::int64_t length = 0;              // tokens stored
     std::int64_t cached_tokens = 0;       // found for the prompt when the sequence was admitted
     std::string salt;
-    /// Tokens with K and V. In its first plan a sequence has stored none, and has found `cached_tokens`.
+    /// Tokens with K and V. In its first plan `length` is 0 and `cached_tokens` counts; later `length` does.
     std::int64_t stored_or_found() const { return std::max(length, cached_tokens); }
   };
 

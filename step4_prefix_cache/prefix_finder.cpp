@@ -22,10 +22,10 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const Blo
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
     // The host tier (skip it on a first reading): behind a host block no block of the pool is shared, since a
     // table begins with blocks of the pool and `bring_back` appends to it.
-    const bool pool_only = hits.host_blocks.empty();
-    if (const auto block = index.find(hash, parent_identity, tokens); block && pool_only) {
+    const bool no_host_block_yet = hits.host_blocks.empty();
+    if (const auto block = index.find(hash, parent_identity, tokens); no_host_block_yet && block) {
       hits.blocks.push_back(twin_to_share(*block));
-      parent_identity = index.content(*block).identity;
+      parent_identity = index.content(*block).identity;  // twins have one identity
     } else if (const auto host_block = host_.find(hash, parent_identity, tokens)) {
       hits.host_blocks.push_back(*host_block);
       parent_identity = host_.content(*host_block).identity;

@@ -3,14 +3,16 @@
 /// what can be found in each. Compare step3_paged/block_pool.h, where a block has one owner. Chapter:
 /// step4_prefix_cache/README.md.
 ///
-///                 allocate             release, if it is findable
-///      +------+ -----------> +--------+ --------------------------> +--------+
-///      | free |              | in use |                             | cached |
-///      +------+ <----------- +--------+ <-------------------------- +--------+
-///          ^      release, if          acquire (a hit), or             |
-///          |      not findable         allocate (an eviction)          |
-///          +-------------------------------------------------------------+
-///                                        forget
+///                  allocate                release, if findable
+///      +------+ -------------> +--------+ ------------------------> +--------+
+///      |      |                |        |                           |        |
+///      | free |                | in use |                           | cached |
+///      |      |  release, if   |        |  acquire (a hit), or      |        |
+///      |      |  not findable  |        |  allocate (an eviction)   |        |
+///      +------+ <------------- +--------+ <------------------------ +--------+
+///         ^                                                              |
+///         |                           forget                             |
+///         +--------------------------------------------------------------+
 ///
 ///   free     no references, and nothing can be found in it
 ///   in use   one or more sequences refer to it; `publish` makes it findable once it is full
