@@ -35,7 +35,7 @@ std::int64_t PagedManager::blocks_to_add(std::span<const Work> work) const {
   return blocks;
 }
 
-/// The watermark if a new sequence is to run beside others, else 0.
+/// The watermark (README.md, "When memory runs out") if a new sequence is to run beside others, else 0.
 std::int64_t PagedManager::blocks_to_keep_free(std::span<const Work> work) const {
   const bool beside_others = pool_.in_use_count() > 0 || work.size() > 1;
   const auto is_new = [this](const Work& wanted) { return !tables_.contains(wanted.sequence); };

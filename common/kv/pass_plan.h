@@ -63,6 +63,7 @@ struct PassPlan {
   /// Gives the rows of the sequence added last their slots: block_id * block_size + offset, in 64 bits.
   void add_slots(const std::vector<std::int32_t>& blocks, std::int64_t block_size) {
     for (std::size_t row = slots.size(); row < positions.size();) {
+      // All rows of a block at once: one division for each block, not for each row.
       const std::int64_t block = blocks[static_cast<std::size_t>(positions[row] / block_size)];
       std::int64_t offset = positions[row] % block_size;
       for (; offset < block_size && row < positions.size(); ++offset, ++row)
@@ -75,7 +76,7 @@ struct PassPlan {
     for (const std::vector<std::int32_t>* table : tables) {
       table_width = std::max(table_width, static_cast<std::int32_t>(table->size()));
     }
-    // A width that seldom changes: then a GPU can replay the pass before.
+    // For a GPU (skip it on a first reading): with a width that seldom changes it can replay earlier passes.
     table_width = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(table_width)));
     block_table.assign(tables.size() * static_cast<std::size_t>(table_width), -1);
     for (std::size_t s = 0; s < tables.size(); ++s) {
