@@ -22,7 +22,11 @@ function scoreOf([address, ...words], patterns) {
 /** 0 is not at all. A heading counts more than a text, the whole more than its words. */
 function scoreOfWords([title, heading, text], { whole, each }) {
   const inHeading = heading.match(whole)
-  if (inHeading) return inHeading[0].length >= heading.length - 1 ? 100 : inHeading.index === 0 ? 60 : 50
+  if (inHeading) {
+    const names = heading.split(/, | \(/) // "evict, eviction", "stream (of a GPU)": each is found like a heading
+    const isName = names.some((name) => (name.match(whole) || [""])[0].length >= name.length - 1)
+    return isName ? 100 : inHeading.index === 0 ? 60 : 50
+  }
   const found = text.match(new RegExp(whole, "giu"))
   if (found) return 20 + Math.min(found.length, 9)
   return each.every((word) => word.test(`${title} ${heading} ${text}`)) ? 1 : 0
