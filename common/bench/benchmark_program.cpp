@@ -5,9 +5,15 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <iostream>
+#include <memory>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -59,14 +65,102 @@ void initialize(std::vector<char*> words) {
                        : errors.text());
 }
 
+/// Lets Google Benchmark look for the benchmarks that it would run, and run none.
+class Search : public benchmark::BenchmarkReporter {
+ public:
+  Search() {
+    SetOutputStream(&said_);
+    SetErrorStream(&said_);
+  }
+  bool ReportContext(const Context&) override { return false; }
+  void ReportRuns(const std::vector<Run>&) override {}
+
+  std::string text() const { return said_.str(); }
+
+ private:
+  std::ostringstream said_;
+};
+
+/// @param left_out  as what `add` of run_benchmarks returns
+/// @throws InputError if no registered benchmark matches the filter
+void check_filter(const std::string& left_out) {
+  Search search;
+  if (benchmark::RunSpecifiedBenchmarks(&search) > 0) return;
+  std::string said = search.text();
+  said.erase(said.find_last_not_of('\n') + 1);
+  throw InputError((benchmark::GetBenchmarkFilter().empty()
+                        ? "there is no benchmark"
+                        : said + "; --benchmark_list_tests lists those that there are") +
+                   left_out);
+}
+
+constexpr std::string_view kOut = "--benchmark_out=", kOutFormat = "--benchmark_out_format=";
+
+/// The value of an option of Google Benchmark: the last on the line, or else that in the environment.
+std::string value_of(std::string_view option, std::span<char* const> line, const char* variable) {
+  const char* const set = std::getenv(variable);
+  std::string value = set == nullptr ? "" : set;
+  for (const std::string_view word : line) {
+    if (word.starts_with(option)) value = word.substr(option.size());
+  }
+  return value;
+}
+
+/// A record in one of Google Benchmark's formats. Google Benchmark itself does not look whether it is
+/// written.
+template <typename Format>
+class Record : public Format {
+ public:
+  template <typename... Options>
+  explicit Record(std::string name, Options... options) : Format(options...), name_(std::move(name)) {}
+
+  void Finalize() override {
+    Format::Finalize();
+    if (!this->GetOutputStream().flush())
+      throw RunError(fmt::format("cannot write all of {}{}; check that the disk has room", kOut, name_));
+  }
+
+ private:
+  std::string name_;
+};
+
+std::unique_ptr<benchmark::BenchmarkReporter> make_record(const std::string& name,
+                                                          const std::string& format) {
+  using benchmark::ConsoleReporter;
+  if (format == "console") return std::make_unique<Record<ConsoleReporter>>(name, ConsoleReporter::OO_None);
+  BENCHMARK_DISABLE_DEPRECATED_WARNING
+  if (format == "csv") return std::make_unique<Record<benchmark::CSVReporter>>(name);
+  BENCHMARK_RESTORE_DEPRECATED_WARNING
+  return std::make_unique<Record<benchmark::JSONReporter>>(name);
+}
+
+/// Runs the benchmarks and writes their record to the file `name`.
+void run_with_record(char* program, const std::string& name, const std::string& format) {
+  // Open as long as Google Benchmark has it open, so that a reader of a pipe sees one end.
+  const std::ofstream file(name, std::ios::app);
+  if (!file)
+    throw InputError(fmt::format("cannot write {}{}: {}; give a file that can be written", kOut, name,
+                                 std::strerror(errno)));
+  std::string option = std::string(kOut) + name;
+  initialize({program, option.data()});
+  const auto record = make_record(name, format);
+  benchmark::RunSpecifiedBenchmarks(nullptr, record.get());
+}
+
 }  // namespace
 
-int run_benchmarks(std::span<char* const> line, const std::function<void()>& add) {
-  initialize({line.begin(), line.end()});
-  add();
-  const bool some = benchmark::RunSpecifiedBenchmarks() > 0;  // else it has printed that none ran
+void run_benchmarks(std::span<char* const> line, const std::function<std::string()>& add) {
+  std::vector<char*> words(line.begin(), line.end());
+  std::string no_record(kOut);  // until the filter is checked: a search, too, would empty the file
+  words.push_back(no_record.data());
+  initialize(words);
+  check_filter(add());
+  if (const std::string name = value_of(kOut, line, "BENCHMARK_OUT"); name.empty()) {
+    benchmark::RunSpecifiedBenchmarks();
+  } else {
+    run_with_record(line[0], name, value_of(kOutFormat, line, "BENCHMARK_OUT_FORMAT"));
+  }
   benchmark::Shutdown();
-  return some ? 0 : 2;
 }
 
 bool asks_for_help(std::string_view word) {
@@ -107,7 +201,11 @@ int run_benchmark_program(int argc, char** argv, const char* what, const char* n
       return 0;
     }
     benchmark::AddCustomContext("note", note);
-    return run_benchmarks(line, add);
+    run_benchmarks(line, [&add] {
+      add();
+      return std::string();
+    });
+    return 0;
   });
 }
 

@@ -11,9 +11,12 @@ namespace kvcache {
 
 /// Runs the benchmarks that `add` registers.
 /// @param line  a program's name and Google Benchmark's options
-/// @return exit code: 0; 2 if the filter matches nothing, which Google Benchmark then prints
-/// @throws InputError for an option or a value that Google Benchmark does not have, before `add` is called
-int run_benchmarks(std::span<char* const> line, const std::function<void()>& add);
+/// @param add   returns what it left out and why, as "; no GPU is here", for the message about a filter that
+/// matches nothing; nothing if it registered all
+/// @throws InputError for an option or a value that Google Benchmark does not have, before `add` is called;
+/// for a filter that matches nothing; for a `--benchmark_out` that cannot be opened
+/// @throws RunError if `--benchmark_out` could not be written, after all have run
+void run_benchmarks(std::span<char* const> line, const std::function<std::string()>& add);
 
 /// Prints `what` (usage and what is measured), `note` (how the numbers are made) and Google Benchmark's
 /// options.
@@ -29,8 +32,7 @@ std::string wrapped(std::string_view text, std::size_t width);
 /// registers.
 /// @param what  the beginning of `--help`: the usage, and what is measured
 /// @param note  how the numbers are made and what they do not say; in `--help` and in the output's context
-/// @return exit code: 0; 2 after one line on stderr for an unknown option or a filter that matches nothing; 1
-/// after a failure, as run_main
+/// @return exit code, as run_main
 int run_benchmark_program(int argc, char** argv, const char* what, const char* note,
                           const std::function<void()>& add);
 

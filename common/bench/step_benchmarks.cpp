@@ -170,11 +170,11 @@ bool is_used(std::string_view option) {
                              [&](const auto& of) { return std::ranges::count(of.second, option) > 0; });
 }
 
-/// @throws InputError for an option that a benchmark does not use.
+/// @throws InputError for an option of the steps that a benchmark does not use.
 void refuse_unused(std::span<const char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
-    if (name.starts_with("--") && !is_used(name))
+    if (is_option(name) && !is_used(name))
       throw InputError(
           fmt::format("{} has no use in a benchmark, which makes its own requests; leave it out", name));
   }
@@ -206,10 +206,10 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   const bool model_named = std::ranges::any_of(words, [](std::string_view word) {
     return word.starts_with("--model") || word.starts_with("--random-weights");
   });
+  refuse_unused(std::span(words).subspan(1));  // first: what follows may ask for such an option
   if (!model_named) words.insert(words.begin() + 1, {"--random-weights", "fairytale"});
   std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
   if (!options) return options;
-  refuse_unused(std::span(words).subspan(1));
   options->prompts.emplace_back(std::vector<std::int32_t>{0});  // an id, since a text would need a tokenizer
   return options;
 }
@@ -234,10 +234,17 @@ void describe(const Program& program) {
 }
 
 /// Registers the workloads that fit the model's context and the device.
-void add_workloads(Subject& subject) {
+/// @return as `add` of run_benchmarks
+std::string add_workloads(Subject& subject) {
+  const std::int64_t context = subject.program.model->config().max_position_embeddings;
+  std::string left_out;
   for (const Workload& workload : workloads()) {
     if (workload.on_gpu && !subject.program.gpu) continue;
-    if (workload.prompt + workload.tokens > subject.program.model->config().max_position_embeddings) continue;
+    if (workload.prompt + workload.tokens > context) {
+      left_out = fmt::format(
+          "; workloads longer than the model's context of {} tokens need a model with a longer one", context);
+      continue;
+    }
     benchmark::RegisterBenchmark(
         workload.name.c_str(),
         [&subject, workload](benchmark::State& state) { run_workload(state, subject, workload); })
@@ -245,6 +252,7 @@ void add_workloads(Subject& subject) {
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }
+  return left_out;
 }
 
 }  // namespace
@@ -263,7 +271,8 @@ int run_step_benchmarks(Step step, int argc, char** argv, const MakeCache& make_
     describe(program);
     std::vector<char*> words{line[0]};
     std::ranges::copy_if(line.subspan(1), std::back_inserter(words), is_google_benchmarks);
-    return run_benchmarks(words, [&] { add_workloads(subject); });
+    run_benchmarks(words, [&] { return add_workloads(subject); });
+    return 0;
   });
 }
 

@@ -440,6 +440,10 @@ std::string name_of(Step step) {
   return "";
 }
 
+bool is_option(std::string_view name) {
+  return find_option(name) != nullptr;
+}
+
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv) {
   Options options;
   std::vector<std::string_view> seen;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -84,6 +85,9 @@ struct Options {
 /// @throws InputError with one line: the option, its value, and what would be right; for an option of another
 /// step, the name of that step.
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv);
+
+/// Whether some step has an option of this name, as `--prompt`.
+bool is_option(std::string_view name);
 
 /// The shipped model's folder: next to an installed binary, else in the source tree it was built from.
 /// @param self  the link to this binary; without it (no /proc) only that source tree is looked at

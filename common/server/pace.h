@@ -7,11 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <queue>
+#include <vector>
 
 namespace kvcache {
 
-/// How fast requests end, and so how long a line of requests takes. Clients that were refused count as if
-/// they waited in the line; otherwise all of them would come back at once.
+/// How fast requests end, and so how long a line of requests takes. A client that was refused counts as if it
+/// waited in the line, until the time that it was told; otherwise all such clients would come back at once.
+/// Nobody knows whether a client comes twice or two clients come. So at most as many refused clients count as
+/// there are requests in the line, and one that asks again and again at most doubles the wait of the others.
 class Pace {
  public:
   using Clock = std::chrono::steady_clock;  ///< of when requests ended
@@ -24,17 +29,19 @@ class Pace {
   /// Notes that a request has ended.
   void note_end(Clock::time_point now);
   /// Notes that a request was taken. If none was there before it, the time since the last end was idle and
-  /// does not count.
+  /// does not count, and the clients that were refused do not count any more.
   /// @param line  requests that were there before it
   void note_taken(std::int64_t line, Clock::time_point now);
   /// The seconds after which a refused client should come again, 1 to kLongestWait: the time in which `line`
-  /// requests, and those of clients that were refused before, will end at the pace of the last ends.
+  /// requests, and those of clients that were refused before and count, will end at the pace of the last
+  /// ends.
   std::int64_t retry_after(std::int64_t line, Clock::time_point now);
 
  private:
   static constexpr std::size_t kMostEnds = 256;
   std::deque<Clock::time_point> ends_;  // when the last requests ended, oldest first
-  std::int64_t turned_away_ = 0;        // refused clients that have not come again
+  // When the refused clients that count will come again, the earliest first.
+  std::priority_queue<Clock::time_point, std::vector<Clock::time_point>, std::greater<>> will_come_;
 };
 
 }  // namespace kvcache

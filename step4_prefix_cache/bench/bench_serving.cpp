@@ -291,6 +291,10 @@ int bench_serving(std::span<char* const> line) {
   refuse_others(line.subspan(1));
   const std::optional<Options> options = own_options(Step::prefix_cache, line);
   if (!options) return 0;
+  if (constexpr std::int64_t most = kMemory * kLongest; options->block_size > most)
+    throw InputError(fmt::format(
+        "--block-size {} is more than the {} tokens of K and V that this benchmark has; give at most {}",
+        options->block_size, most, most));
   Program program = load_program(Step::prefix_cache, *options);
   if (const std::int64_t context = program.model->config().max_position_embeddings; context < kLongest)
     throw InputError(

@@ -38,6 +38,11 @@ TEST(BenchServing, NamesTheOptionWhoseValueIsMissingOrWrong) {
   expect_refusal("bench_serving", {"--threads", "-1"}, 2, {"--threads", "-1"});
 }
 
+TEST(BenchServing, RefusesABlockThatIsLargerThanItsMemory) {
+  for (const char* size : {"4097", "2147483647"})
+    expect_refusal("bench_serving", {"--block-size", size}, 2, {"--block-size", size, "give at most 4096"});
+}
+
 TEST(BenchServing, SaysWhatItDoesAndTakes) {
   for (const char* option : {"--help", "-h"}) {
     const ProgramResult result = run_step("bench_serving", {option});

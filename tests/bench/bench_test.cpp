@@ -142,10 +142,43 @@ TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
 }
 
 TEST(BenchPrograms, AFilterThatMatchesNothingIsAnError) {
-  const ProgramResult result = run_step("bench_bookkeeping", {"--benchmark_filter=decode"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, HasSubstr("decode"));
+  const TemporaryFolder folder;
+  write_file(folder / "out.json", "an earlier record");
+  for (const char* filter : {"--benchmark_filter=decode", "--benchmark_filter=("})
+    expect_refusal("bench_bookkeeping", {filter, "--benchmark_out=" + (folder / "out.json").string()}, 2,
+                   {"error: ", std::string(filter).substr(19), "--benchmark_list_tests"});
+  EXPECT_EQ(read_file(folder / "out.json"), "an earlier record");
+}
+
+constexpr const char* kOneShort = "--benchmark_filter=BlockPool/free/blocks:1000/";
+
+TEST(BenchPrograms, WriteARecordInEachFormat) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "out";
+  for (const auto& [format, beginning] : {std::pair("json", "{"), {"csv", "name,"}, {"console", "---"}}) {
+    const ProgramResult result =
+        run_step("bench_bookkeeping",
+                 {kOneShort, "--benchmark_out=" + file, "--benchmark_out_format=" + std::string(format)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(read_file(file), AllOf(HasSubstr(beginning), HasSubstr("BlockPool/free/blocks:1000")));
+  }
+}
+
+TEST(BenchPrograms, ARecordThatCannotBeWrittenIsAFailureInOneLineUnderTheTable) {
+  for (const char* format : {"json", "csv", "console"}) {
+    const ProgramResult result =
+        run_step("bench_bookkeeping",
+                 {kOneShort, "--benchmark_out=/dev/full", "--benchmark_out_format=" + std::string(format)});
+    EXPECT_EQ(result.exit_code, 1) << format;
+    EXPECT_THAT(result.out, HasSubstr("BlockPool/free/blocks:1000"));
+    EXPECT_THAT(result.err, HasSubstr("\nerror: cannot write all of --benchmark_out=/dev/full; "));
+  }
+}
+
+TEST(BenchPrograms, ARecordThatCannotBeOpenedIsRefused) {
+  for (const char* name : {"/", "/dev/null/out.json"})
+    expect_refusal("bench_bookkeeping", {kOneShort, "--benchmark_out=" + std::string(name)}, 2,
+                   {"error: cannot write --benchmark_out=", name, "give a file"});
 }
 
 }  // namespace

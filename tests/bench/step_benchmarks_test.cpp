@@ -10,6 +10,7 @@
 #include "common/bench/step_runs.h"
 #include "common/bench/workloads.h"
 #include "common/cli/machine.h"
+#include "tests/support/checkpoint_builder.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/report_of.h"
 
@@ -175,6 +176,13 @@ TEST(StepBenchmarks, RepetitionsWorkAndTheirAggregatesAreNoRuns) {
 TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
   for (const char* option : {"--tokens=3", "--ids=1", "--json", "--temperature=1"})
     expect_refusal("bench_step2_flat_cache", {option}, 2, {std::string(option).substr(0, 5), "leave it out"});
+  // One that asks for another option, or for a tokenizer, is refused before it may ask.
+  for (const char* option : {"--prompt", "--prompt-file", "--system-prompt", "--no-special-tokens",
+                             "--logits", "--port", "--serve", "--trace"}) {
+    for (const std::string program : kPrograms)
+      expect_refusal(program, {option, "1"}, 2,
+                     {"error: " + std::string(option) + " has no use", "leave it out"});
+  }
   expect_refusal("bench_step2_flat_cache", {"--max-seq-le", "9"}, 2, {"--max-seq-len"});
 }
 
@@ -211,9 +219,22 @@ TEST(StepBenchmarks, ACacheThatIsTooSmallIsAnErrorAndNotANumber) {
 }
 
 TEST(StepBenchmarks, AFilterThatMatchesNothingIsAnError) {
-  EXPECT_EQ(
-      run_step("bench_step1_no_cache", {"--random-weights", "tiny", "--benchmark_filter=nothing"}).exit_code,
-      2);
+  expect_refusal("bench_step1_no_cache", {"--random-weights", "tiny", "--benchmark_filter=nothing"}, 2,
+                 {"error: ", "nothing; --benchmark_list_tests"});
+}
+
+TEST(StepBenchmarks, SayThatTheContextLeavesOutAllThatTheFilterMatches) {
+  const TemporaryFolder folder;
+  test::TestCheckpoint("LlamaForCausalLM", {{"max_position_embeddings", 64}}).save(folder.path());
+  const std::vector<std::string> model{"--model", folder.path()};
+  const std::string reason = "longer than the model's context of 64 tokens";
+  for (const std::string program : kPrograms)
+    expect_refusal(program, {"--model", folder.path(), "--benchmark_filter=context:2048"}, 2,
+                   {"error: ", "context:2048", reason});
+  expect_refusal("bench_step1_no_cache", model, 2, {"error: there is no benchmark", reason});
+  const ProgramResult grow =
+      run_step("bench_step2_flat_cache", {"--model", folder.path(), "--benchmark_filter=exact/tokens:32/"});
+  EXPECT_EQ(grow.exit_code, 0) << "of no model: " << grow.err;
 }
 
 // ---- what is timed ----

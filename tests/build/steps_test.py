@@ -87,8 +87,6 @@ class StepsScript(unittest.TestCase):
     def test_a_program_that_fails_is_told_in_its_own_words(self):
         self.benches('echo "error: out of memory" >&2; echo "***WARNING*** Library was built as DEBUG." >&2; exit 1')
         self.assertEqual(self.steps("bench"), (1, "", ["error: out of memory"]))
-        self.benches('echo "Failed to match any benchmarks against regex: x" >&2; exit 2')
-        self.assertEqual(self.steps("bench"), (2, "", ["Failed to match any benchmarks against regex: x"]))
         self.benches('echo "***WARNING*** Library was built as DEBUG." >&2; exit 3')
         self.assertEqual(self.steps("bench"), (3, "", ["error: bench_step1_no_cache ended with exit code 3"]))
 
@@ -99,6 +97,42 @@ class StepsScript(unittest.TestCase):
         self.assertEqual((code, out, len(errors)), (1, "", 1))
         self.assertIn(f"cannot write in {self.folder}/build/bench", errors[0])
         self.assertFalse((self.folder / "measured").exists())
+
+    def no_room(self):
+        """The error when the temporary folder is full: every further byte goes to /dev/full."""
+        return rf"^error: cannot write in {self.folder}/tmp/[^/]+; make room there, or set TMPDIR to another folder$"
+
+    def test_a_program_that_finds_no_room_for_its_message_is_not_left_without_one(self):
+        self.benches('ln -s /dev/full "$(dirname "$(readlink /proc/$$/fd/2)")/room"; exit 1')
+        code, out, errors = self.steps("bench")
+        self.assertEqual((code, out, len(errors)), (1, "", 1), errors)
+        self.assertRegex(errors[0], self.no_room())
+
+    def test_a_prompt_that_cannot_be_copied_is_a_failure_and_one_that_cannot_be_read_is_refused(self):
+        for step in STEPS:
+            self.program(step, 'touch "$ROOT/ran"')
+        self.program("head", 'ln -s /dev/full "$(dirname "$(readlink /proc/$$/fd/1)")/room"; exec /usr/bin/head --no-such-option')
+        full = self.environment(PATH=f"{self.folder}/build/bin:{os.environ['PATH']}")
+        for name in ("-", "/dev/stdin", "/dev/zero"):
+            process = self.start("compare", "--prompt-file", name, environment=full)
+            out, err = process.communicate(timeout=300)
+            self.assertEqual((process.returncode, out), (1, ""))
+            self.assertRegex(err, self.no_room())
+        ran = subprocess.run([self.folder / "steps", "compare", "--prompt-file", "/dev/tty"], env=self.environment(),
+                             capture_output=True, text=True, start_new_session=True)
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+        self.assertRegex(ran.stderr, "^error: cannot open '/dev/tty' for reading: [^\n]*\n$")
+        self.assertFalse((self.folder / "ran").exists())
+        self.assertEqual(self.files("tmp"), [])
+
+    def test_a_temporary_folder_that_cannot_be_made_is_told_in_one_line(self):
+        self.benches("true")
+        absent = self.environment(TMPDIR=f"{self.folder}/absent")
+        for command in ("compare", "demo", "bench"):
+            process = self.start(command, environment=absent)
+            out, err = process.communicate(timeout=300)
+            self.assertEqual((process.returncode, out), (1, ""))
+            self.assertEqual(err, f"error: cannot write in {self.folder}/absent; make room there, or set TMPDIR to another folder\n")
 
     def test_numbers_leave_the_page_as_it_was_when_they_fail(self):
         self.program("numbers", "echo half a page; exit 1")
@@ -232,12 +266,16 @@ class StepsScript(unittest.TestCase):
         (build / "bin").rename(self.folder / "bin")
         shutil.rmtree(build)
         build.write_text("a file in the way")
-        for command in ("compare", "numbers", "test"):
-            process = self.start(command, environment=environment)
-            out, err = process.communicate(timeout=300)
-            self.assertEqual((process.returncode, out), (1, ""))
-            self.assertEqual(err, f"error: cannot write in {build}, the folder for the build; "
-                             "let this user write there, or clone anew\n")
+        for way in ("a file", "a folder with the name of the lock"):
+            for command in ("compare", "demo", "numbers", "test"):
+                process = self.start(command, environment=environment)
+                out, err = process.communicate(timeout=300)
+                self.assertEqual((process.returncode, out), (1, ""))
+                self.assertEqual(err, f"error: cannot write in {build}, the folder for the build; "
+                                 "let this user write there, or move what stands in its place\n")
+            if way == "a file":
+                build.unlink()
+                (build / "steps.lock").mkdir(parents=True)
 
     def test_what_a_build_leaves_running_makes_no_one_wait(self):
         environment = self.project(built='sleep 1000 >/dev/null 2>&1 & echo $! >>"$ROOT/left"')  # as a compiler cache's server

@@ -13,7 +13,7 @@
 
 #include "common/base/error.h"
 #include "common/cli/print.h"
-#include "tests/support/files.h"
+#include "tests/support/report_of.h"
 
 namespace kvcache {
 namespace {
@@ -158,6 +158,12 @@ TEST(Compare, NamesAFileThatCannotBeRead) {
   const std::string deep = folder / "deep";
   write_file(deep, R"({"step":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
   EXPECT_EQ(refusal_of_file(deep), deep + ": nested more than 64 levels deep at line 1, column 72");
+}
+
+TEST(CompareReports, AnOptionIsNoFile) {
+  for (const char* option : {"--help", "--json"})
+    expect_refusal("compare_reports", {option, "/no/such"}, 2,
+                   {"error: " + std::string(option) + " is no file", "compare_reports REPORT.json"});
 }
 
 }  // namespace

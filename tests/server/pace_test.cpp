@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace kvcache {
 namespace {
 
@@ -49,14 +52,39 @@ TEST(Pace, CountsNoIdleTime) {
 
 TEST(Pace, SpreadsThoseWhoAreToldToComeAgain) {
   Pace pace;
-  const auto now = end_requests(pace, 20, milliseconds(100)) + milliseconds(100);
-  std::int64_t last = 0;
-  for (int client = 0; client < 100; ++client) last = pace.retry_after(100, now);
-  EXPECT_EQ(last, 20) << "199 requests before it";
-  for (int client = 0; client < 50; ++client) pace.note_taken(/*line=*/50, now);
-  EXPECT_EQ(pace.retry_after(100, now), 15) << "half of them have come";
+  auto now = end_requests(pace, 20, milliseconds(100)) + milliseconds(100);
+  std::vector<std::int64_t> told;
+  for (int client = 0; client < 100; ++client) told.push_back(pace.retry_after(100, now));
+  EXPECT_EQ(told.front(), 10);
+  EXPECT_EQ(told.back(), 20) << "199 requests before it";
+  EXPECT_EQ(std::ranges::count(told, 15), 10) << "as many as end in a second";
+  now = end_requests(pace, 150, milliseconds(100), now);
+  EXPECT_EQ(pace.retry_after(100, now), 15) << "the time of half of them has come, whether they have or not";
   pace.note_taken(/*line=*/0, now);
   EXPECT_EQ(pace.retry_after(100, now), 10) << "nobody else seems to come";
+}
+
+TEST(Pace, CountsNoRefusedClientLongerThanItWasTold) {
+  Pace pace;
+  auto now = end_requests(pace, 20, milliseconds(100)) + milliseconds(100);
+  for (int client = 0; client < 100; ++client) pace.retry_after(100, now);
+  now = end_requests(pace, 200, milliseconds(100), now);  // they give up; the line stays full
+  EXPECT_EQ(pace.retry_after(100, now), 10);
+}
+
+// One client that does not heed what it is told comes every 50 ms, for a minute. The others must not wait for
+// requests that it does not have: at most as long again as for the line.
+TEST(Pace, AtMostDoublesForOneClientThatAsksAgainAndAgain) {
+  Pace pace;
+  auto now = end_requests(pace, 20, milliseconds(100));
+  std::int64_t longest = 0;
+  for (int ask = 0; ask < 1200; ++ask) {
+    if (ask % 2 == 0) now = end_requests(pace, 1, milliseconds(100), now);
+    longest = std::max(longest, pace.retry_after(100, now));
+  }
+  EXPECT_EQ(longest, 20);
+  now = end_requests(pace, 200, milliseconds(100), now);
+  EXPECT_EQ(pace.retry_after(100, now), 10) << "it has gone";
 }
 
 }  // namespace

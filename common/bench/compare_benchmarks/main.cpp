@@ -3,6 +3,10 @@
 /// side by side (benchmark_table.h): rounds of one run, step beside step; two runs are never compared.
 /// Several files of one step are its rounds. With `--keep`, the rounds of each step are put together as
 /// FOLDER/STEP.json after the table is printed: all of these files, or none.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
@@ -40,7 +44,8 @@ class Drafts {
     file.close();
     // A file cannot be moved onto a folder: checked before the first file is moved.
     if (!file || std::filesystem::is_directory(place(name)))
-      throw RunError(fmt::format("cannot write {}", place(name).string()));
+      throw RunError(fmt::format("cannot write {}: {}", place(name).string(),
+                                 file ? "a folder stands in its place" : std::strerror(errno)));
   }
   void move_all() const {
     for (const std::string& name : names_) std::filesystem::rename(draft(name), place(name));
@@ -54,8 +59,17 @@ class Drafts {
   std::vector<std::string> names_;
 };
 
+/// @throws InputError if `folder` is no folder in which this user may write, and cannot be made one.
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+  if (error)
+    throw InputError(
+        fmt::format("cannot write in --keep {}: {}; give another folder", folder.string(), error.message()));
+}
+
 void keep(const std::vector<StepRuns>& steps, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
   Drafts drafts(folder);
   for (const StepRuns& step : steps) drafts.write(step.name() + ".json", to_json(step).dump(2));
   drafts.move_all();
@@ -84,8 +98,13 @@ int main(int argc, char** argv) {
     }
     if (next >= argc) throw InputError(fmt::format("give the files to compare: {}", kUsage));
     std::vector<StepRuns> rounds;
-    for (; next < argc; ++next) rounds.push_back(read_step_runs(argv[next]));
+    for (; next < argc; ++next) {
+      if (std::string_view(argv[next]).starts_with("--"))
+        throw InputError(fmt::format("{} stands where a file should; {}", argv[next], kUsage));
+      rounds.push_back(read_step_runs(argv[next]));
+    }
     const std::vector<StepRuns> steps = merge_rounds(std::move(rounds));
+    if (!folder.empty()) make_folder(folder);
     fmt::print("{}",
                benchmark_table(steps));  // printed first: if writing fails, the measurement is not lost
     if (!folder.empty()) keep(steps, folder);
