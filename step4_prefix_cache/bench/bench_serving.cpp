@@ -1,7 +1,7 @@
 /// @file
-/// Three measurements of serving: the same requests one at a time and many at once, in the cache of each step
-/// that serves; the price of the prefix cache where it finds nothing; and how many rows a pass should have.
-/// `./steps serve-bench` runs it.
+/// Four measurements of serving: the same requests one at a time and many at once, in the cache of each step
+/// that serves; the price of the prefix cache where it finds nothing; how many rows a pass should have; and,
+/// on a GPU, how many tokens a second long requests get. `./steps serve-bench` runs it.
 #include <algorithm>
 #include <random>
 #include <span>
@@ -32,10 +32,13 @@ constexpr std::int64_t kMemory = 8;     // sequences of that length
 constexpr int kRounds = 3;              // one at a time, then many at once
 constexpr int kLeastTurns = 9;          // of the same passes with and without the prefix cache,
 constexpr double kLeastSeconds = 8;     // and how long they go on
-constexpr std::int64_t kStreams = 8, kStreamPrompt = 16;     // that decode beside a long prompt
-constexpr std::int64_t kLongPrompt = 1000;                   // tokens
-constexpr std::int64_t kRowsOfAPass[] = {256, 128, 64, 32};  // of the streams and the prompt, at most
-constexpr int kPromptRounds = 9;                             // each of them in turn
+constexpr std::int64_t kStreams = 8, kStreamPrompt = 16;        // that decode beside a long prompt
+constexpr std::int64_t kLongPrompt = 1000;                      // tokens
+constexpr std::int64_t kRowsOfAPass[] = {256, 128, 64, 32};     // of the streams and the prompt, at most
+constexpr int kPromptRounds = 9;                                // each of them in turn
+constexpr std::int64_t kCrowds[] = {64, 256};                   // long requests that come at once
+constexpr std::int64_t kLeastTokens = 100, kMostTokens = 1024;  // of a prompt, and of an answer
+constexpr std::int64_t kRowsForCrowds[] = {256, 2048};          // of a pass, at most
 
 /// Requests of random lengths, the same every time.
 /// @param shared  tokens that all of them begin with
@@ -68,11 +71,12 @@ struct Outcome {
 };
 
 /// All requests come at once; the time until the last has ended.
+/// @param rows  of a pass at most
 Outcome serve(Program& program, const MakeCache& make_cache, const std::vector<GenerationRequest>& requests,
-              std::int64_t max_sequences) {
+              std::int64_t max_sequences, std::int64_t rows = 256) {
   const Cache cache = make_cache(program);
   Engine engine(*program.model, *cache.manager, *cache.store, nullptr,
-                {.max_batch_tokens = 256, .max_sequences = max_sequences});
+                {.max_batch_tokens = rows, .max_sequences = max_sequences});
   Outcome outcome;
   const Engine::Clock::time_point begin = Engine::Clock::now();
   GenerationId id = 0;
@@ -255,6 +259,53 @@ void compare_rows(Program& program) {
   }
 }
 
+/// Requests of random lengths, and a pool with room for all of them.
+std::vector<GenerationRequest> crowd_of(std::int64_t count, Program& program) {
+  std::mt19937 random(4);
+  const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random()) % bound; };
+  const auto length = [&] { return kLeastTokens + below(kMostTokens - kLeastTokens + 1); };
+  std::vector<GenerationRequest> requests(static_cast<std::size_t>(count));
+  std::int64_t blocks = 0;
+  for (GenerationRequest& request : requests) {
+    for (std::int64_t n = length(); n > 0; --n)
+      request.prompt_ids.push_back(static_cast<std::int32_t>(below(program.model->config().vocab_size)));
+    request.max_tokens = length();
+    request.ignore_eos = true;
+    blocks += (std::ssize(request.prompt_ids) + request.max_tokens) / program.options.block_size + 1;
+  }
+  program.options.num_blocks = blocks + blocks / 99 + 1;  // a hundredth is the watermark's
+  return requests;
+}
+
+/// Long requests, all at once.
+void measure_crowds(Program& program) {
+  if (!program.gpu || program.model->config().max_position_embeddings < 2 * kMostTokens) {
+    fmt::print("\nleft out: 64 and 256 long requests, which need a GPU and a context of {}\n",
+               2 * kMostTokens);
+    return;
+  }
+  fmt::print(
+      "\nrequests of {0} to {1} prompt tokens and {0} to {1} new ones, all at once, in step 4; medians of "
+      "{2} "
+      "rounds\n{3:30} {4:>14} {5:>16} {6:>12} {7:>16}\n",
+      kLeastTokens, kMostTokens, kRounds, "", "new tokens", "running at most", "preemptions",
+      "prepared passes");
+  for (const std::int64_t crowd : kCrowds) {
+    const std::vector<GenerationRequest> requests = crowd_of(crowd, program);
+    for (const std::int64_t rows : kRowsForCrowds) {
+      std::vector<double> rates;  // tokens per second
+      Outcome outcome;
+      for (int round = 0; round < kRounds; ++round) {
+        outcome = serve(program, make_prefix_cache, requests, crowd, rows);
+        rates.push_back(outcome.tokens_per_s());
+      }
+      fmt::print("{:30} {:>10.0f} t/s {:>16} {:>12} {:>15.0f}%\n",
+                 fmt::format("{} requests, {} rows a pass", crowd, rows), median(rates),
+                 outcome.running_at_most, outcome.preemptions, 100 * outcome.prepared);
+    }
+  }
+}
+
 /// Where it runs and on what; all else the benchmark sets itself.
 constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--device",   "--dtype",
                                          "--threads", "--block-size",     "--attention"};
@@ -273,10 +324,11 @@ void refuse_others(std::span<char* const> words) {
 void print_help() {
   fmt::print(
       "Usage: bench_serving [OPTIONS]\n\n"
-      "Times three things in the serving engine:\n"
+      "Times four things in the serving engine:\n"
       "- the same requests one at a time and many at once, in equally large caches of steps 2, 3 and 4;\n"
       "- requests with nothing in common, with the prefix cache and without, pass by pass in turn;\n"
-      "- eight streams and a long prompt beside them, with passes of 256 to 32 rows.\n"
+      "- eight streams and a long prompt beside them, with passes of 256 to 32 rows;\n"
+      "- on a GPU, 64 and 256 long requests at once in step 4, with passes of 256 and 2,048 rows.\n"
       "The model is --random-weights fairytale unless another is named.\n\n"
       "Options, which step4_prefix_cache --help explains:\n  {}\n",
       fmt::join(kOptions, " "));
@@ -308,6 +360,7 @@ int bench_serving(std::span<char* const> line) {
   compare_batching(program, kSharedTokens);
   measure_prefix_cache(program);
   compare_rows(program);
+  measure_crowds(program);
   return 0;
 }
 

@@ -21,6 +21,7 @@ TEST(BenchServing, MeasuresEveryStepThatServes) {
   EXPECT_THAT(result.out, HasSubstr("prefix cache on against off"));
   for (const char* rows : {"256", "128", "64", "32"})
     EXPECT_THAT(result.out, ContainsRegex("\n" + std::string(rows) + " rows .* ms .* ms "));
+  EXPECT_THAT(result.out, HasSubstr("left out: 64 and 256 long requests"));
 }
 
 TEST(BenchServing, RefusesWhatItSetsItselfAndWhatIsNotItsOwn) {
