@@ -59,8 +59,10 @@ NextPass Scheduler::next() {
     }
     pass.turns.pop_back();
     if (running_.size() == 1) {
-      pass.stuck = running_.front();  // it is alone and cannot grow
-      return pass;
+      // Alone it cannot grow, and yet the memory could hold it (`outgrown`): it has copies of what it can
+      // share.
+      preempt_youngest();
+      return next();
     }
     ++running_.back()->preemptions;
     preempt_youngest();

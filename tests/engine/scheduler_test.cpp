@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <utility>
@@ -613,6 +614,63 @@ TEST(Scheduler, NeedsExactlyTheBlocksOfTheFormula) {
       }
     }
   }
+}
+
+// Beside a pinned prefix, too: whether a sequence computed a copy of a pinned block or found it, it gets
+// every id that its pool has room for, as it would after a preemption.
+TEST(Scheduler, ASequenceAloneGetsWhatFitsBesideAPinnedPrefixThatItRunsInto) {
+  constexpr std::int32_t kPinned = 1000;
+  constexpr std::int64_t kOutputs = 12;
+  const auto first_ids = [](std::int64_t count) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+  };
+  std::int64_t preempted = 0;
+  for (std::int64_t block_size = 1; block_size <= 4; ++block_size) {
+    for (std::int64_t blocks = 3; blocks <= 8; ++blocks) {
+      for (std::int64_t prefix = 1; prefix <= 9; ++prefix) {
+        for (std::int64_t prompt = 1; prompt <= prefix + 2; ++prompt) {
+          for (const bool prefix_cache : {true, false}) {
+            for (const bool prefill_alone : {true, false}) {
+              SCOPED_TRACE(::testing::Message()
+                           << blocks << " blocks of " << block_size << ", prefix " << prefix << ", prompt "
+                           << prompt << (prefix_cache ? "" : ", no cache")
+                           << (prefill_alone ? ", alone" : ""));
+              PrefixCachingManager manager(PagedShape{blocks, block_size, 1}, {.prefix_cache = prefix_cache});
+              const std::vector<std::int32_t> pinned = first_ids(prefix);
+              const std::optional<PassPlan> plan = manager.plan(std::vector<Work>{{kPinned, pinned}});
+              if (!plan) continue;
+              manager.commit(*plan);
+              manager.pin(kPinned);
+
+              std::vector<std::int32_t> ids = first_ids(prompt);
+              if (prompt > manager.capacity_for(ids, "")) continue;
+              while (std::ssize(ids) < prompt + kOutputs && std::ssize(ids) <= manager.capacity_for(ids, ""))
+                ids.push_back(static_cast<std::int32_t>(ids.size()));
+
+              ScheduledSequence sequence;
+              for (const std::int32_t id : first_ids(prompt)) sequence.token_ids.push_back(id);
+              Scheduler scheduler(manager, {.prefill_alone = prefill_alone});
+              scheduler.add(sequence);
+              for (int pass = 0; std::ssize(sequence.token_ids) < prompt + kOutputs; ++pass) {
+                ASSERT_LT(pass, 100);
+                const NextPass next = scheduler.next();
+                if (next.stuck != nullptr) break;
+                scheduler.commit(next);
+                sequence.token_ids.push_back(static_cast<std::int32_t>(std::ssize(sequence.token_ids)));
+              }
+              EXPECT_EQ(std::ssize(sequence.token_ids), std::ssize(ids));
+              preempted += scheduler.preemptions();
+              scheduler.remove(sequence);
+              scheduler.check_invariants();
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(preempted, 0);
 }
 
 // SC3: a sequence is too large for the pool from the start, or becomes so. The others go on.
