@@ -93,7 +93,8 @@ std::string Normalizer::Replace::operator()(std::string_view text, TextBudget& b
 
 std::optional<std::int64_t> Normalizer::Replace::most_shrinking() const {
   if (!match || content.empty()) return std::nullopt;
-  return static_cast<std::int64_t>((*match + content.size() - 1) / content.size());
+  // At least 1, for what does not match and for an empty match.
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, (*match + content.size() - 1) / content.size()));
 }
 
 Normalizer::Step Normalizer::make_step(const JsonNode& node) {

@@ -42,33 +42,30 @@ class PostProcessor {
       if (type != "TemplateProcessing") {
         component.refuse(fmt::format("post-processor {} is not supported", in_quotes(type)));
       }
-      templates_.push_back(read_template(component));
+      // For Hugging Face's library the first template makes a pair of the text, which the second one joins.
+      if (template_) component.refuse("a second TemplateProcessing is not supported");
+      template_ = read_template(component);
     }
   }
 
   std::vector<std::int32_t> process(std::vector<std::int32_t> ids, bool add_special,
                                     const TextBudget& budget) const {
-    for (const Template& pieces : templates_) {
-      std::vector<std::int32_t> filled;
-      for (const Piece& piece : pieces) {
-        if (piece && !add_special) continue;
-        const std::vector<std::int32_t>& added = piece ? *piece : ids;
-        budget.allow_size(filled.size() + added.size());
-        filled.insert(filled.end(), added.begin(), added.end());
-      }
-      ids = std::move(filled);
+    if (!template_) return ids;
+    std::vector<std::int32_t> filled;
+    for (const Piece& piece : *template_) {
+      if (piece && !add_special) continue;
+      const std::vector<std::int32_t>& added = piece ? *piece : ids;
+      budget.allow_size(filled.size() + added.size());
+      filled.insert(filled.end(), added.begin(), added.end());
     }
-    return ids;
+    return filled;
   }
 
   /// The first of the tokens right in front of the text; nothing if the text comes first.
   std::optional<std::int32_t> first_added() const {
-    std::optional<std::int32_t> first;
-    for (const Template& pieces : templates_) {
-      if (pieces.empty() || !pieces.front() || pieces.front()->empty()) continue;
-      if (!first) first = pieces.front()->front();
-    }
-    return first;
+    if (!template_ || template_->empty()) return std::nullopt;
+    const Piece& first = template_->front();
+    return first && !first->empty() ? std::optional(first->front()) : std::nullopt;
   }
 
  private:
@@ -93,7 +90,7 @@ class PostProcessor {
     return pieces;
   }
 
-  std::vector<Template> templates_;
+  std::optional<Template> template_;
 };
 
 }  // namespace

@@ -823,6 +823,7 @@ TEST(Tokenizer, KnowsNoSuchBoundWhereATokenMayStandForAnyLength) {
   EXPECT_EQ(replace("a", "bcd"), 13);
   EXPECT_EQ(replace("abc", "d"), 3 * 13);
   EXPECT_EQ(replace("abc", "de"), 2 * 13);
+  EXPECT_EQ(replace("", "d"), 13);
   EXPECT_EQ(replace("a", ""), std::nullopt);
   json removes = file;
   removes["pre_tokenizer"]["pretokenizers"].push_back(
@@ -859,6 +860,8 @@ TEST(Tokenizer, PutsTheTemplatesTokensAroundTheText) {
   EXPECT_EQ(tokenizer_of(file).encode("a"), (Ids{30, 31, 0, 32}));
   EXPECT_EQ(tokenizer_of(file).encode(""), (Ids{30, 31, 32}));
   EXPECT_EQ(tokenizer_of(file).encode("a", false), (Ids{0}));
+  file["post_processor"]["processors"].push_back(template_a);
+  EXPECT_EQ(refusal(file), ": post_processor.processors[2]: a second TemplateProcessing is not supported");
 }
 
 TEST(Tokenizer, SaysWhichTokenATextAndTheTemplateBothBeginWith) {
@@ -873,14 +876,9 @@ TEST(Tokenizer, SaysWhichTokenATextAndTheTemplateBothBeginWith) {
 TEST(Tokenizer, RefusesToLengthenATextAgainAndAgain) {
   const json doubling = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
   const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-  const json twice = {{"type", "TemplateProcessing"},
-                      {"single", {{{"Sequence", {{"id", "A"}}}}, {{"Sequence", {{"id", "A"}}}}}},
-                      {"special_tokens", json::object()}};
   for (const auto& [component, list, doubles] :
        std::initializer_list<std::tuple<const char*, const char*, json>>{
-           {"normalizer", "normalizers", doubling},
-           {"pre_tokenizer", "pretokenizers", bytes},
-           {"post_processor", "processors", twice}}) {
+           {"normalizer", "normalizers", doubling}, {"pre_tokenizer", "pretokenizers", bytes}}) {
     json file = plain_tokenizer();
     file[component] = {{"type", "Sequence"}, {list, json::array({doubles})}};
     EXPECT_EQ(refusal_of_text(tokenizer_of(file), "a\u0104"), "nothing") << component;
@@ -894,6 +892,13 @@ TEST(Tokenizer, RefusesToLengthenATextAgainAndAgain) {
   file["normalizer"] = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(100'000, 'b')}};
   EXPECT_NE(refusal_of_text(tokenizer_of(file), std::string(1000, 'a')), "nothing");
+  file = plain_tokenizer();
+  const json text = {{"Sequence", {{"id", "A"}}}};
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", std::vector<json>(10'000, text)},
+                            {"special_tokens", json::object()}};
+  EXPECT_EQ(refusal_of_text(tokenizer_of(file), "a"), "nothing");
+  EXPECT_NE(refusal_of_text(tokenizer_of(file), std::string(100'000, 'a')), "nothing");
 }
 
 TEST(Tokenizer, StopsWhereNobodyWaitsForTheTextAnyMore) {
