@@ -24,9 +24,9 @@
 /// 4. *Progress.* The oldest is never preempted, so every pass brings it on, and everything ends.
 /// 5. *Protection.* A sequence that was preempted kMaxPreemptions times is admitted again only as the oldest,
 ///    so it is never preempted again.
-/// 6. *Stuck.* A sequence alone that has copies of a pinned prefix's blocks may lack the room to grow. It is
-///    preempted once, and shares those blocks when it is admitted again. A sequence that cannot go on even so
-///    never will. Its owner ends it.
+/// 6. *Stuck.* A sequence alone may lack the room to grow because it has copies of a pinned prefix's blocks.
+///    Then it is preempted, and shares those blocks when it is admitted again. A sequence that is not
+///    admitted although nothing runs never will be. Its owner ends it.
 /// 7. *Planning ahead.* The next pass can be planned while a device computes the pass before (`prepare`). The
 ///    plan assumes that every sequence goes on. If one ends, comes or goes, the plan is dropped and made
 ///    again.

@@ -280,14 +280,13 @@ std::vector<GenerationRequest> crowd_of(std::int64_t count, Program& program) {
 /// Long requests, all at once.
 void measure_crowds(Program& program) {
   if (!program.gpu || program.model->config().max_position_embeddings < 2 * kMostTokens) {
-    fmt::print("\nleft out: 64 and 256 long requests, which need a GPU and a context of {}\n",
-               2 * kMostTokens);
+    fmt::print("\nleft out: {} long requests, which need a GPU and a context of {}\n",
+               fmt::join(kCrowds, " and "), 2 * kMostTokens);
     return;
   }
   fmt::print(
-      "\nrequests of {0} to {1} prompt tokens and {0} to {1} new ones, all at once, in step 4; medians of "
-      "{2} "
-      "rounds\n{3:30} {4:>14} {5:>16} {6:>12} {7:>16}\n",
+      "\nrequests of {0} to {1} prompt tokens and {0} to {1} new ones, all at once, in step 4; medians "
+      "of {2} rounds\n{3:30} {4:>14} {5:>16} {6:>12} {7:>16}\n",
       kLeastTokens, kMostTokens, kRounds, "", "new tokens", "running at most", "preemptions",
       "prepared passes");
   for (const std::int64_t crowd : kCrowds) {
