@@ -177,7 +177,7 @@ json read_json_file(const std::filesystem::path& path, std::uintmax_t max_bytes)
 
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t longest = 100;
-  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   if (text.size() <= longest) return text;
   return std::string(first_characters(text, longest)) + "...";
 }

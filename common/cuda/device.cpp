@@ -69,7 +69,7 @@ const GpuLimits& GpuLimits::get() {
 
 std::string Device::why_unavailable() {
   try {
-    Device();
+    const Device tried;
     return "";
   } catch (const RunError& error) {
     return error.what();

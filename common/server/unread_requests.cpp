@@ -33,7 +33,7 @@ std::deque<UnreadRequest> UnreadRequests::take_all() {
   return std::exchange(requests_, {});
 }
 
-UnreadRequest UnreadRequests::take_at(std::deque<UnreadRequest>::iterator place) {
+UnreadRequest UnreadRequests::take_at(const std::deque<UnreadRequest>::iterator& place) {
   UnreadRequest request = std::move(*place);
   requests_.erase(place);
   bytes_ -= request.body.size();

@@ -46,7 +46,7 @@ class UnreadRequests {
   std::int64_t size() const { return std::ssize(requests_); }
 
  private:
-  UnreadRequest take_at(std::deque<UnreadRequest>::iterator place);
+  UnreadRequest take_at(const std::deque<UnreadRequest>::iterator& place);
 
   std::deque<UnreadRequest> requests_;  // in order of arrival
   std::size_t bytes_ = 0;               // of all their bodies

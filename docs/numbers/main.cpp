@@ -45,7 +45,7 @@ bool parse(int argc, char** argv, NumbersOptions& options) {
 std::string gpu_record(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file || !text.starts_with(kGpuRecordStart))
     throw InputError(fmt::format(
         "{} is no record of a GPU; give --gpu-record the output of numbers --only-times --device cuda",

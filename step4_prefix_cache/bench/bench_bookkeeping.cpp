@@ -105,13 +105,13 @@ class Prompts {
     return ids_[static_cast<std::size_t>(sequence)];
   }
 
-  void admit(KvManager& manager) const {
+  void admit_all(KvManager& manager) const {
     for (const std::int32_t sequence : order_) {
       const Work work{sequence, prompt(sequence)};
       manager.commit(manager.plan({&work, 1}).value());
     }
   }
-  void free(KvManager& manager) const {
+  void free_all(KvManager& manager) const {
     for (const std::int32_t sequence : order_) manager.free(sequence);
   }
 
@@ -139,7 +139,7 @@ Manager used_manager(std::int64_t blocks, const Settings&... settings) {
 /// Times the admission of all `prompts`, for which `manager` has room.
 void time_admission(benchmark::State& state, KvManager& manager, const Prompts& prompts) {
   measure(
-      state, prompts.blocks(), [&] { prompts.admit(manager); }, [&] { prompts.free(manager); });
+      state, prompts.blocks(), [&] { prompts.admit_all(manager); }, [&] { prompts.free_all(manager); });
 }
 
 void allocate_step3(benchmark::State& state, std::int64_t blocks) {
@@ -156,8 +156,8 @@ void allocate(benchmark::State& state, std::int64_t blocks) {
 void hit(benchmark::State& state, std::int64_t blocks) {
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts prompts(blocks, 1);
-  prompts.admit(manager);
-  prompts.free(manager);
+  prompts.admit_all(manager);
+  prompts.free_all(manager);
   time_admission(state, manager, prompts);
 }
 
@@ -165,13 +165,13 @@ void hit(benchmark::State& state, std::int64_t blocks) {
 void evict(benchmark::State& state, std::int64_t blocks) {
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts one(blocks, 1), other(blocks, 1'000'000);
-  one.admit(manager);
-  one.free(manager);
+  one.admit_all(manager);
+  one.free_all(manager);
   const Prompts *wanted = &other, *cached = &one;
   const std::int64_t operations = measure(
-      state, one.blocks(), [&] { wanted->admit(manager); },
+      state, one.blocks(), [&] { wanted->admit_all(manager); },
       [&] {
-        wanted->free(manager);
+        wanted->free_all(manager);
         std::swap(wanted, cached);
       });
   state.counters["evictions"] =
@@ -182,9 +182,9 @@ template <typename Manager>
 void free(benchmark::State& state, std::int64_t blocks) {
   auto manager = used_manager<Manager>(blocks);
   const Prompts prompts(blocks, 1);
-  prompts.admit(manager);
+  prompts.admit_all(manager);
   measure(
-      state, prompts.blocks(), [&] { prompts.free(manager); }, [&] { prompts.admit(manager); });
+      state, prompts.blocks(), [&] { prompts.free_all(manager); }, [&] { prompts.admit_all(manager); });
 }
 
 /// A second sequence for each of `prompts`.
@@ -210,7 +210,7 @@ class Forks {
 void fork(benchmark::State& state, std::int64_t blocks) {
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts prompts(blocks, 1);
-  prompts.admit(manager);
+  prompts.admit_all(manager);
   const Forks forks(manager, prompts);
   measure(
       state, prompts.blocks(), [&] { forks.make(); }, [&] { forks.free(); });
@@ -221,7 +221,7 @@ void copy_on_write(benchmark::State& state, std::int64_t blocks) {
   constexpr std::size_t kOfAPass = 64;
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts prompts(blocks, 1);
-  prompts.admit(manager);
+  prompts.admit_all(manager);
   const Forks forks(manager, prompts);
   forks.make();
   std::vector<Work> work;
@@ -375,8 +375,8 @@ void lookup(benchmark::State& state, std::int64_t blocks, bool known) {
   constexpr std::int64_t kBlocks = kPromptTokens / kBlockSize;
   auto manager = used_manager<PrefixCachingManager>(blocks);
   const Prompts cached(blocks, 1, kBlocks), others(blocks, 1'000'000, kBlocks);
-  cached.admit(manager);
-  cached.free(manager);
+  cached.admit_all(manager);
+  cached.free_all(manager);
   const Prompts& wanted = known ? cached : others;
   std::int64_t found = 0;
   const std::int64_t lookups = measure(

@@ -142,7 +142,7 @@ TEST_F(BenchmarkTable, FlagsWhatFailedOrWasPreemptedInAnyRound) {
                            {{"failed", failed}, {"preemptions", preemptions}, {"extra_passes", 0}})});
   };
   const std::string clean = table({round(0, 0), round(0, 0)});
-  EXPECT_EQ(clean.find("!"), std::string::npos) << clean;
+  EXPECT_EQ(clean.find('!'), std::string::npos) << clean;
   const std::string text = table({round(0, 0), round(2, 0), round(0, 3)});
   EXPECT_EQ(cells(text, "! requests that failed"), Words{"2"}) << text;
   EXPECT_EQ(cells(text, "! preemptions"), Words{"3"}) << text;
@@ -236,7 +236,7 @@ TEST_F(BenchmarkTable, FitsNothingToThreeSizesOrToOtherWorkloads) {
       "step1_no_cache", {entry("decode/context:1", 1, counters), entry("decode/context:2", 1, counters),
                          entry("decode/context:3", 1, counters),
                          entry("decode/context:4/sequences:8", 1, counters), entry("warm", 1, counters)})});
-  EXPECT_EQ(text.find("^"), std::string::npos) << text;
+  EXPECT_EQ(text.find('^'), std::string::npos) << text;
 }
 
 // ---- the files ----

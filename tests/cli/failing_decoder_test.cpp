@@ -26,11 +26,11 @@ class FailingDecoder : public testing::Test {
     write_tokenizer(-1);
     good_ids_ = alone("5,6,7")["output_ids"];
     bad_ids_ = alone("9,8,7,6")["output_ids"];
-    while (std::ranges::find(good_ids_, bad_ids_[place_]) != good_ids_.end() ||
-           std::ranges::find(bad_ids_, bad_ids_[place_]) != bad_ids_.begin() + place_)
+    while (std::ranges::find(good_ids_, bad_id()) != good_ids_.end() ||
+           std::ranges::find(bad_ids_, bad_id()) != bad_ids_.begin() + place_)
       ASSERT_LT(++place_, std::ssize(bad_ids_));
-    write_tokenizer(bad_ids_[place_]);
-    why_ = "tokenizer.json's decoder fails at token " + std::to_string(bad_ids_[place_].get<int>()) +
+    write_tokenizer(bad_id());
+    why_ = "tokenizer.json's decoder fails at token " + std::to_string(bad_id().get<int>()) +
            ": tokenizer.json makes the text longer than 78336 bytes, 32 times what it was; give another "
            "tokenizer.json";
   }
@@ -57,6 +57,8 @@ class FailingDecoder : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  /// Of the token at which the decoder fails.
+  const Json& bad_id() const { return bad_ids_[static_cast<std::size_t>(place_)]; }
   Json alone(const std::string& ids) const {
     return report_of("step3_paged", with({"--ids", ids}))["sequences"][0];
   }
@@ -90,7 +92,7 @@ TEST_F(FailingDecoder, EndsNoTrace) {
   const ProgramResult result =
       run_step("step4_prefix_cache", with({"--ids=5,6,7", "--ids=9,8,7,6", "--trace", trace}));
   EXPECT_EQ(result.err, "error: prompt 2: " + why_ + "\n");
-  EXPECT_NE(read_file(trace).find("\"token " + std::to_string(bad_ids_[place_].get<int>()) + "\""),
+  EXPECT_NE(read_file(trace).find("\"token " + std::to_string(bad_id().get<int>()) + "\""),
             std::string::npos);
 }
 

@@ -120,11 +120,11 @@ TEST_F(ALiveText, SaysNothingOfASequenceThatFailedBeforeItsFirstId) {
   Report report;
   report.sequences.resize(4);
   LiveText some = live(4);
-  for (const std::size_t failed : {0, 2}) {
+  for (const std::size_t failed : {0U, 2U}) {
     report.sequences[failed].error = "why";
     some.end(failed, /*failed=*/true);
   }
-  for (const std::size_t good : {1, 3}) {
+  for (const std::size_t good : {1U, 3U}) {
     report.sequences[good].output_ids = ids_;
     report.sequences[good].text = tokenizer_.decode(ids_);
     for (const std::int32_t id : ids_) some.push(good, id);
@@ -148,11 +148,10 @@ TEST(LiveTextOnATerminal, IsNothingWhereEverySequenceFails) {
   const DamagedModel damaged;
   for (const std::string step : {"step1_no_cache", "step2_flat_cache", "step3_paged", "step4_prefix_cache"}) {
     for (const std::string ids : {"--ids 1,2,500", "--ids 1,2,500 --ids 3,500"}) {
-      const ProgramResult result =
-          run_program("/usr/bin/script", {"-qec",
-                                          std::string(BINARY_DIR) + "/" + step + " --model " +
-                                              damaged.path().string() + " " + ids + " 2>/dev/null",
-                                          "/dev/null"});
+      std::string command = BINARY_DIR "/";
+      command.append(step).append(" --model ").append(damaged.path().string());
+      command.append(" ").append(ids).append(" 2>/dev/null");
+      const ProgramResult result = run_program("/usr/bin/script", {"-qec", command, "/dev/null"});
       EXPECT_EQ(result.exit_code, 1) << step;
       EXPECT_EQ(result.out, "") << step << " " << ids;
     }

@@ -166,7 +166,7 @@ TEST(JsonReport, ReplacesBytesThatAreNotUtf8) {
 
 TEST(JsonReport, KeepsTextWithQuotesLinesAndNuls) {
   Report report = small_report();
-  report.sequences[0].text = std::string("\"a\"\n\t\\ \0 \x1b", 11) + "\xC3\xA9";
+  report.sequences[0].text = std::string("\"a\"\n\t\\ ") + '\0' + " \x1b\xC3\xA9";
   const std::string json = to_json(report);
   EXPECT_EQ(nlohmann::json::parse(json)["sequences"][0]["text"], report.sequences[0].text);
   EXPECT_EQ(json.find('\n'), json.size() - 1) << "one line";

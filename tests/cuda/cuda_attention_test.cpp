@@ -397,7 +397,7 @@ TEST_F(CudaAttention, RowsWhoseScoresAllLieBeyondFiftyThousandOnOneSideAreRight)
         Problem p({2, 1, head_dim}, dtype, {{1, 1}, {1, 17}, {1, 300}, {1, 600}, {70, 70}, {5, 90}});
         // Exact numbers whose products, and all sums of these, are exact too. The first number of a head
         // makes the scores of a row differ, by up to 3.
-        const auto is_first = [&](std::size_t n) { return n % at(head_dim) == 0; };
+        const auto is_first = [head = at(head_dim)](std::size_t n) { return n % head == 0; };
         for (std::size_t n = 0; n < p.q.size(); ++n) p.q[n] = is_first(n) ? 1 : side * 256;
         for (std::vector<float>& k : p.k) {
           for (std::size_t n = 0; n < k.size(); ++n)
@@ -590,7 +590,7 @@ TEST_F(CudaAttention, ZeroingOneKvHeadsValuesSilencesExactlyItsGroupOfQueryHeads
 TEST_F(CudaAttention, RefusesAHeadSizeThatItHasNoKernelForInOneLine) {
   for (const std::int64_t head_dim : {0, 4, 12, 100, 264}) {
     try {
-      cuda::Attention(device(), {2, 1, head_dim}, DType::f32);
+      const cuda::Attention refused(device(), {2, 1, head_dim}, DType::f32);
       FAIL() << head_dim;
     } catch (const InputError& error) {
       const std::string message = error.what();

@@ -442,10 +442,12 @@ TEST(Trace, IsNotForStdout) {
 TEST(Trace, DoesNotReplaceTheFileThatGetsStdout) {
   const TemporaryFolder folder;
   const std::string file = folder / "both", step = std::filesystem::path(BINARY_DIR) / "step3_paged";
+  const std::string traced = "'" + step + "' --tokens 2 --trace '" + file + "' ", to_file = "'" + file + "'";
   for (const char* mode : {">", ">>"}) {
     write_file(file, "old\n");
-    const ProgramResult result = run_program(
-        "/bin/sh", {"-c", "'" + step + "' --tokens 2 --trace '" + file + "' " + mode + "'" + file + "'"});
+    std::string command = traced;
+    command.append(mode).append(to_file);
+    const ProgramResult result = run_program("/bin/sh", {"-c", command});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_NE(result.err.find("which is stdout; give another file\n"), std::string::npos) << result.err;
     EXPECT_EQ(read_file(file), std::string(mode) == ">" ? "" : "old\n");
@@ -457,11 +459,11 @@ TEST(Trace, GetsNothingThatIsPrintedToAClosedStream) {
   const TemporaryFolder folder;
   const std::string file = folder / "trace", step = std::filesystem::path(BINARY_DIR) / "step3_paged";
   const std::string model = checkpoint_folder("llama-gqa");
+  const std::string command =
+      "'" + step + "' --model '" + model + "' --prompt '<s>Once' --tokens 2 --trace '" + file + "' ";
   for (const auto& [closed, code] :
        {std::pair("2>&-", 0), std::pair(">&-", 1), std::pair("<&- 2>&-", 0), std::pair("2>/dev/full", 0)}) {
-    const ProgramResult result = run_program(
-        "/bin/sh", {"-c", "'" + step + "' --model '" + model + "' --prompt '<s>Once' --tokens 2 --trace '" +
-                              file + "' " + closed});
+    const ProgramResult result = run_program("/bin/sh", {"-c", command + closed});
     EXPECT_EQ(result.exit_code, code) << closed;
     std::istringstream lines(read_file(file));
     for (std::string line; std::getline(lines, line);)

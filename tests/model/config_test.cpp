@@ -52,7 +52,7 @@ class Config : public ::testing::Test {
   ModelConfig read(const json& config) { return read_text(config.dump()); }
 
   std::string error_of_text(std::string_view text) {
-    const std::string error = message_of<InputError>([&] { read_text(text); });
+    std::string error = message_of<InputError>([&] { read_text(text); });
     if (!error.empty()) {
       EXPECT_THAT(error, HasSubstr((folder_ / "config.json").string()));
       EXPECT_THAT(error, Not(HasSubstr("\n")));

@@ -42,7 +42,7 @@ class Safetensors : public ::testing::Test {
   /// The error for a file of `bytes`; "" if the file is accepted and can be read whole.
   std::string error_of(std::string_view bytes) {
     write_file(path_, bytes);
-    const std::string error = message_of<InputError>([&] { read_every_byte(SafetensorsFile(path_)); });
+    std::string error = message_of<InputError>([&] { read_every_byte(SafetensorsFile(path_)); });
     if (!error.empty()) {
       EXPECT_THAT(error, HasSubstr(path_.string()));
       EXPECT_THAT(error, Not(HasSubstr("\n")));

@@ -681,12 +681,19 @@ TEST_F(AGenerationServer, RefusesValuesThatAreWrongAndNamesTheField) {
   EXPECT_EQ(generate({{"prompt", " "}, {"max_tokens", 1}})["ids"].size(), 1U);
 }
 
+/// 1 in so many objects: {"a":{"a":1}}.
+std::string nested(std::size_t levels) {
+  std::string text;
+  for (std::size_t level = 0; level < levels; ++level) text += R"({"a":)";
+  return text + "1" + std::string(levels, '}');
+}
+
 TEST_F(AGenerationServer, QuotesLittleOfABodyThatIsWrongAndNamesThePlace) {
   start();
   const std::string tabs(100'000, '\t');
-  std::string many, deep = "1";
+  const std::string deep = nested(60);
+  std::string many;
   for (int n = 0; n < 20'000; ++n) many += "\U0001F43A";
-  for (int level = 0; level < 60; ++level) deep = R"({"a":)" + deep + "}";
   const std::pair<std::string, std::string> wrong[] = {
       {R"({"prompt":)" + tabs + "x}", "column 100011"},
       {"{\"prompt\":\n" + tabs + "\"\x01\"}", "line 2"},
@@ -745,32 +752,31 @@ TEST_F(AGenerationServer, RefusesABodyThatIsNoRequest) {
   start();
   const std::string prompt = R"("prompt": "a")";
   const std::string deep(100'000, '['), deeper(100'000, '{');
-  std::string nested = "1";
-  for (int level = 0; level < 100; ++level) nested = R"({"a":)" + nested + "}";
-  for (const std::string& body : {std::string(),
-                                  std::string("{:"),
-                                  std::string("[]"),
-                                  std::string("null"),
-                                  std::string("''"),
-                                  std::string("\"\""),
-                                  std::string("5"),
-                                  std::string("NaN"),
-                                  deep,
-                                  deeper,
-                                  nested,
-                                  R"({"prompt": )" + deep + "}",
-                                  "{" + prompt + "," + prompt + "}",
-                                  "{" + prompt + "} x",
-                                  "{" + prompt + R"(, "temperature": NaN})",
-                                  "{" + prompt + R"(, "temperature": 1e999})",
-                                  "{" + prompt + R"(, "temperature": -})",
-                                  "{" + prompt + ",}",
-                                  std::string("{\"prompt\": \"\xff\"}"),
-                                  std::string("{\"prompt\": \"\xed\xa0\x80\"}"),
-                                  std::string(R"({"prompt": "\ud800"})"),
-                                  std::string("{\"prompt\": \"a\nb\"}"),
-                                  std::string("{\"prompt\": \"a\"}\0", 16),
-                                  std::string("\xEF\xBB\xBF\xEF\xBB\xBF{}")}) {
+  const std::string bodies[] = {std::string(),
+                                std::string("{:"),
+                                std::string("[]"),
+                                std::string("null"),
+                                std::string("''"),
+                                std::string("\"\""),
+                                std::string("5"),
+                                std::string("NaN"),
+                                deep,
+                                deeper,
+                                nested(100),
+                                R"({"prompt": )" + deep + "}",
+                                "{" + prompt + "," + prompt + "}",
+                                "{" + prompt + "} x",
+                                "{" + prompt + R"(, "temperature": NaN})",
+                                "{" + prompt + R"(, "temperature": 1e999})",
+                                "{" + prompt + R"(, "temperature": -})",
+                                "{" + prompt + ",}",
+                                std::string("{\"prompt\": \"\xff\"}"),
+                                std::string("{\"prompt\": \"\xed\xa0\x80\"}"),
+                                std::string(R"({"prompt": "\ud800"})"),
+                                std::string("{\"prompt\": \"a\nb\"}"),
+                                std::string("{\"prompt\": \"a\"}\0", 16),
+                                std::string("\xEF\xBB\xBF\xEF\xBB\xBF{}")};
+  for (const std::string& body : bodies) {
     for (const char* path : {"/generate", "/v1/completions"})
       EXPECT_EQ(refusal_of_text(body, path), Refusal(400, "")) << body.substr(0, 60);
   }

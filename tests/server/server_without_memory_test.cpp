@@ -26,7 +26,7 @@ HttpResponse answer_without_memory(int place, int port, const std::string& metho
   fails_in = place;
   HttpClient client(port);
   client.send_request(method, path, body);
-  const HttpResponse response = client.read_response();
+  HttpResponse response = client.read_response();
   fails_in = -1;
   return response;
 }

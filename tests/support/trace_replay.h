@@ -50,7 +50,7 @@ class TraceReplay {
     });
   }
 
-  Json header, end;
+  Json header = Json::object(), end = Json::object();
   CacheState state;
   std::map<std::int32_t, Tokens> tokens;  ///< of each sequence, with those of an outstanding plan
   std::map<std::string, int> events;

@@ -160,7 +160,7 @@ TEST(TokenizerFile, IsReadLikeTheOtherJsonFiles) {
                       refusal(std::string(R"({"model":{},"model":{}})")));
   EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(std::string(100'000, '[')));
   EXPECT_PRED_FORMAT2(IsSubstring, "100000001 bytes are more than the 100000000 that are read",
-                      refusal(std::string(100'000'001, ' ')));
+                      refusal(std::string().append(100'000'001, ' ')));
 }
 
 TEST(TokenizerFile, HasNoMoreValuesThanTwiceTheLargestThereIs) {
@@ -1335,13 +1335,13 @@ TEST(TokenizerFile, MayBeNestedNoDeeperThanAnyIs) {
   EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(deep));
   EXPECT_PRED_FORMAT2(IsSubstring, "nested", refusal(deep + std::string(100'000, ']')));
 
-  std::string sequences = R"({"type": "NFC"})";
-  for (int depth = 0; depth < 8; ++depth)
-    sequences = R"({"type":"Sequence","normalizers":[)" + sequences + "]}";
   json file = plain_tokenizer();
-  file["normalizer"] = json::parse(sequences);
+  json& normalizer = file["normalizer"];
+  normalizer = {{"type", "NFC"}};
+  const auto wrap = [&] { normalizer = {{"type", "Sequence"}, {"normalizers", json::array({normalizer})}}; };
+  for (int depth = 0; depth < 8; ++depth) wrap();
   EXPECT_EQ(refusal(file), "nothing");
-  file["normalizer"] = json::parse(R"({"type":"Sequence","normalizers":[)" + sequences + "]}");
+  wrap();
   EXPECT_PRED_FORMAT2(IsSubstring, "sequences nested more than 8 deep", refusal(file));
 }
 
