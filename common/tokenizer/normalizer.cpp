@@ -138,13 +138,14 @@ std::optional<std::int64_t> Normalizer::most_shrinking() const {
 
 Regex read_pattern(const JsonNode& component) {
   const JsonNode pattern = component.at("pattern");
+  const auto literal = pattern.find("String"), regex = pattern.find("Regex");
+  if (!literal && !regex) pattern.refuse("must have a \"String\" or a \"Regex\"");
+  const std::string text = literal ? literal->string() : regex->string();
   try {
-    if (const auto literal = pattern.find("String")) return Regex::from_literal(literal->string());
-    if (const auto regex = pattern.find("Regex")) return Regex::from_pattern(regex->string());
-  } catch (const InputError& error) {
+    return literal ? Regex::from_literal(text) : Regex::from_pattern(text);
+  } catch (const InputError& error) {  // which names no place
     pattern.refuse(error.what());
   }
-  pattern.refuse("must have a \"String\" or a \"Regex\"");
 }
 
 }  // namespace kvcache

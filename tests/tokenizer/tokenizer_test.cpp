@@ -1308,6 +1308,26 @@ TEST(TokenizerFile, IsRefusedInOneLineWhateverItContains) {
       refusal(std::string(R"({"normalizer": {"type": "\n)" + std::string(5000, 'x') + R"("}})")));
 }
 
+TEST(TokenizerFile, NamesThePlaceOfAWrongPatternOnce) {
+  const auto refusal_with = [](const char* field, const char* type, const json& pattern) {
+    json file = plain_tokenizer();
+    file[field] = {{"type", type}, {"pattern", pattern}, {"behavior", "Isolated"}, {"content", ""}};
+    return refusal(file);
+  };
+  for (const auto& [field, type] : {std::pair("normalizer", "Replace"), std::pair("pre_tokenizer", "Split"),
+                                    std::pair("decoder", "Replace")}) {
+    const std::string place = std::string(": ") + field + ".pattern";
+    EXPECT_EQ(refusal_with(field, type, " "), place + ": must be an object");
+    EXPECT_EQ(refusal_with(field, type, {{"String", 1}}), place + ".String: must be a string");
+    EXPECT_EQ(refusal_with(field, type, {{"Regex", 1}}), place + ".Regex: must be a string");
+    EXPECT_EQ(refusal_with(field, type, {{"Glob", "*"}}), place + ": must have a \"String\" or a \"Regex\"");
+    EXPECT_EQ(refusal_with(field, type, {{"Regex", R"(\h)"}}),
+              place + ": \\h in a regular expression is not supported");
+    EXPECT_PRED_FORMAT2(IsSubstring, place + ": not a regular expression: ",
+                        refusal_with(field, type, {{"String", std::string(100'000, 'a')}}));
+  }
+}
+
 TEST(TokenizerFile, IsQuotedInWholeCharacters) {
   for (const char* front : {"", "x", "xx", "xxx"}) {
     json file = plain_tokenizer();
