@@ -359,7 +359,7 @@ TEST(Trace, ReplacesTheFile) {
   const std::string file = folder / "trace.jsonl";
   write_file(file, std::string(100000, 'x') + "\n");
   report_of("step3_paged", {"--tokens", "1", "--trace", file});
-  EXPECT_EQ(read_file(file).find('x'), read_file(file).find("xt")) << "only in \"texts\"";
+  EXPECT_EQ(read_file(file).find(std::string(100, 'x')), std::string::npos) << "of the old file";
   EXPECT_EQ(read_file(file).substr(0, 12), R"({"schema":1,)");
 }
 
