@@ -125,6 +125,8 @@ void Attention::list_work(AttentionKernels kernels) {
   // The longest tiles start first, so that short ones fill the gaps at the end.
   std::ranges::stable_sort(prefill, std::ranges::greater{}, &AttentionTile::end);
 
+  has_long_parts_ =
+      std::ranges::any_of(decode, [](const AttentionTile& tile) { return tile.end - tile.begin > kSpan; });
   if (prefill.empty()) decode.resize(rounded_up(decode.size()));
 
   reserve_parts(parts);
@@ -137,7 +139,7 @@ void Attention::list_work(AttentionKernels kernels) {
 
 std::vector<std::int64_t> Attention::launch_key() const {
   if (prefill_count_ > 0) return {};
-  return {decode_count_};
+  return {decode_count_, has_long_parts_ ? 1 : 0};
 }
 
 void Attention::reserve_parts(std::int64_t parts) {
@@ -207,6 +209,7 @@ void Attention::start(AttentionPass& pass, AttentionKernels kernels) {
   pass.group = static_cast<std::int32_t>(shape_.heads / shape_.kv_heads);
   pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);
   pass.part_queries = static_cast<std::int32_t>(part_room_.queries);
+  pass.has_long_parts = has_long_parts_;
   pass.scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(shape_.head_dim));
   pass.part_sums = part_sums_.data();
   pass.part_softmax = part_softmax_.data();

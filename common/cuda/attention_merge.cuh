@@ -4,6 +4,8 @@
 /// step3_paged/README.md.
 #pragma once
 
+#include <cuda/atomic>
+
 #include "common/cuda/attention_work.h"
 #include "common/cuda/launch.cuh"
 
@@ -72,16 +74,20 @@ __device__ inline std::int64_t part_index(const AttentionPass& pass, const Atten
 /// wrote. All threads of the block call it, after the block has written its part.
 __device__ inline bool last_to_arrive(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    std::uint32_t* counter =
-        &pass.arrived[static_cast<std::int64_t>(tile.first_part) * pass.kv_heads + kv_head];
-    const std::uint32_t final_one = static_cast<std::uint32_t>(tile.parts - 1);
-    last = atomicInc(counter, final_one) == final_one;  // and the counter is 0 again
+    using ::cuda::thread_scope_device;
+    const ::cuda::atomic_ref<std::uint32_t, thread_scope_device> arrived(
+        pass.arrived[static_cast<std::int64_t>(tile.first_part) * pass.kv_heads + kv_head]);
+    // One thread releases what all have written; a fence of every thread would hold up the copies on their
+    // way.
+    last = arrived.fetch_add(1, ::cuda::memory_order_release) + 1 == static_cast<std::uint32_t>(tile.parts);
+    if (last) {
+      ::cuda::atomic_thread_fence(::cuda::memory_order_acquire, thread_scope_device);
+      arrived.store(0, ::cuda::memory_order_relaxed);  // for the next layer
+    }
   }
   __syncthreads();
-  __threadfence();
   return last;
 }
 

@@ -125,125 +125,21 @@ __device__ inline void copy_tile(std::uint32_t to, const T* from, std::int64_t o
   }
 }
 
-/// 16 queries in the registers of one warp, with their running softmax. Each query is one row of the tiles of
-/// scores and sums.
+/// A warp starts to copy kTileKeys rows of K or V that lie at equal distances.
+/// @param to      in shared memory: [kTileKeys, D] as `place` says
+/// @param offset  of key 0 in `from`
+/// @param stride  from a key's row to the next, in numbers
+/// @param count   rows to be copied; those behind become 0
 template <typename T, int D>
-struct WarpQueries {
-  std::uint32_t q[D / 16][4];                 ///< the first factor of the matrix instruction, 16 columns each
-  float largest[2] = {-INFINITY, -INFINITY};  ///< scaled score, of the lane's two rows
-  float weight[2] = {0, 0};  ///< sum over the lane's columns; after add_up_weights over the row
-  float sum[D / 8][4] = {};  ///< sums of weighted values, 8 columns each
-
-  /// @param rows  the lane's two queries [D]
-  __device__ void load(const T* const (&rows)[2]) {
-    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+__device__ inline void copy_neighbours(std::uint32_t to, const T* from, std::int64_t offset,
+                                       std::int64_t stride, int count) {
+  constexpr int kPacks = D / 8, kKeysAtOnce = 32 / kPacks;
+  const int lane = static_cast<int>(threadIdx.x) % 32, key = lane / kPacks, pack = lane % kPacks;
+  const std::uint32_t first_place = to + place<D>(key, pack);
+  const T* row = from + offset + key * stride + pack * 8;
 #pragma unroll
-    for (int step = 0; step < D / 16; ++step) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        q[step][n] = *reinterpret_cast<const std::uint32_t*>(rows[n % 2] + step * 16 + n / 2 * 8 + column);
-      }
-    }
-  }
-
-  /// scores = q K^T. @param keys  [Keys, D] in shared memory
-  template <int Keys>
-  __device__ void score(std::uint32_t keys, float (&scores)[Keys / 8][4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    // Matrices 0 and 1: keys 0 to 7, numbers 0 to 7 and 8 to 15 of the step; matrices 2 and 3: keys 8 to 15.
-    const std::uint32_t lane_row = keys + place<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int n = 0; n < Keys / 8; ++n) {
-#pragma unroll
-      for (int m = 0; m < 4; ++m) scores[n][m] = 0;
-    }
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step) {
-#pragma unroll
-      for (int n = 0; n < Keys / 16; ++n) {
-        std::uint32_t k[4];
-        load_matrices(k, (lane_row ^ step * 32) + n * 16 * D * 2);
-        multiply_add<T>(scores[2 * n], q[step], k[0], k[1]);
-        multiply_add<T>(scores[2 * n + 1], q[step], k[2], k[3]);
-      }
-    }
-  }
-
-  /// Scores of keys that a query does not see become -infinity. @param seen  keys of the tile that the two
-  /// rows see
-  template <int Keys>
-  __device__ static void mask(float (&scores)[Keys / 8][4], const int (&seen)[2]) {
-    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < Keys / 8; ++n) {
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        if (n * 8 + column + m % 2 >= seen[m / 2]) scores[n][m] = -INFINITY;
-      }
-    }
-  }
-
-  /// Turns scores into weights 2^(score * scale - largest) and scales the sums so far down to the new largest
-  /// score. A row must see a key of its first tile.
-  template <int Keys>
-  __device__ void weigh(float (&scores)[Keys / 8][4], float scale) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < Keys / 8; ++n) top = fmaxf(top, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
-      top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
-      top = fmaxf(largest[row], top * scale);
-      const float keep = exp2_fast(largest[row] - top);
-      largest[row] = top;
-      weight[row] *= keep;
-#pragma unroll
-      for (int n = 0; n < Keys / 8; ++n) {
-#pragma unroll
-        for (int m = 2 * row; m < 2 * row + 2; ++m) {
-          scores[n][m] = exp2_fast(fmaf(scores[n][m], scale, -top));
-          weight[row] += scores[n][m];
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        sum[n][2 * row] *= keep;
-        sum[n][2 * row + 1] *= keep;
-      }
-    }
-  }
-
-  /// sum += weights V. The weights, a result, already have the layout of a left factor.
-  /// @param values  [Keys, D] in shared memory
-  template <int Keys>
-  __device__ void add_values(const float (&weights)[Keys / 8][4], std::uint32_t values) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    // Matrices 0 and 1: keys 0 to 7 and 8 to 15 of the first pack; matrices 2 and 3: of the second.
-    const std::uint32_t lane_row = values + place<D>(lane % 16, lane / 16);
-#pragma unroll
-    for (int n = 0; n < Keys / 16; ++n) {
-      const float(&low)[4] = weights[2 * n], (&high)[4] = weights[2 * n + 1];
-      const std::uint32_t left[4] = {pack_two<T>(low[0], low[1]), pack_two<T>(low[2], low[3]),
-                                     pack_two<T>(high[0], high[1]), pack_two<T>(high[2], high[3])};
-#pragma unroll
-      for (int two = 0; two < D / 16; ++two) {
-        std::uint32_t v[4];
-        load_matrices_transposed(v, (lane_row ^ two * 32) + n * 16 * D * 2);
-        multiply_add<T>(sum[2 * two], left, v[0], v[1]);
-        multiply_add<T>(sum[2 * two + 1], left, v[2], v[3]);
-      }
-    }
-  }
-
-  /// Makes `weight` the sum over the whole row. Called once, after the last tile.
-  __device__ void add_up_weights() {
-#pragma unroll
-    for (float& number : weight) {
-      number += __shfl_xor_sync(~0U, number, 1);
-      number += __shfl_xor_sync(~0U, number, 2);
-    }
-  }
-};
+  for (int first = 0; first < kTileKeys; first += kKeysAtOnce, row += kKeysAtOnce * stride)
+    copy_async((first_place ^ (first % 8 * 16)) + first * D * 2, row, first + key < count);
+}
 
 }  // namespace kvcache::cuda

@@ -4,6 +4,7 @@
 /// step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma_launch.cuh"
+#include "common/cuda/warp_queries.cuh"
 
 namespace kvcache::cuda {
 namespace {
@@ -42,6 +43,7 @@ __global__ __launch_bounds__(32 * kMmaWarps) void attention_mma_prefill(
   copy(0, offset_of(0));
   std::int64_t ahead = offset_of(kKeys);
   WarpQueries<T, D> queries;
+  queries.start_over();
   int own[2], visible[2];  // the lane's two queries; rows without a query repeat the last one
   const T* q[2];
   for (int row = 0; row < 2; ++row) {

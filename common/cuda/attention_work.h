@@ -64,18 +64,19 @@ constexpr std::int32_t kTileQueries = 16;
 /// ... and in prefill on tensor cores four times as many.
 constexpr std::int32_t kTensorCorePrefillQueries = 4 * kTileQueries;
 
-/// Positions of the shortest part of a row: so few that a few sequences keep the GPU busy. One of 4,096
-/// tokens with 8 KV heads has 16 parts, so 128 thread blocks.
-constexpr std::int32_t kShortestPart = 256;
+/// Positions of a span. Spans begin at multiples of it, counted from position 0, and a part is one or
+/// several. So few that a few sequences keep the GPU busy: one of 4,096 tokens with 8 KV heads has 16 parts,
+/// so 128 thread blocks. On tensor cores each span is computed by itself, and spans are added in order. So
+/// rows that share a prefix have equal spans inside it, whatever their lengths.
+constexpr std::int32_t kSpan = 256;
 
-/// Positions per part of a decoding row that sees `context` positions: 256, and beyond 16,384 positions so
-/// many that there are at most 64 parts, since merging more would cost more than they gain. A multiple of 64,
-/// so that tiles of keys fit. It depends on the row's own length alone, so the row's bits do not depend on
-/// the batch.
+/// Positions per part of a decoding row that sees `context` positions: one span, and beyond 16,384 positions
+/// so many that there are at most 64 parts, since merging more would cost more than they gain. It depends on
+/// the row's own length alone, so the row's bits do not depend on the batch.
 constexpr std::int32_t split_length(std::int32_t context) {
   constexpr std::int32_t kMostParts = 64;
-  const std::int32_t tiles = ((context - 1) / kMostParts + 1 + 63) / 64;
-  return std::max(kShortestPart, tiles * 64);
+  const std::int32_t spans = (context - 1) / kSpan + 1;
+  return ((spans - 1) / kMostParts + 1) * kSpan;
 }
 
 /// Memory that Attention reserves for the parts of long rows.
@@ -101,7 +102,7 @@ struct PartRoom {
   static constexpr PartRoom at_most(const AttentionShape& shape, std::int64_t tokens,
                                     std::int64_t sequences) {
     const std::int64_t tiles = (shape.heads / shape.kv_heads + kTileQueries - 1) / kTileQueries;  // of a row
-    return of(shape, tiles * (tokens / kShortestPart + sequences));
+    return of(shape, tiles * (tokens / kSpan + sequences));
   }
 
   /// Bytes of the GPU's memory.
@@ -144,6 +145,8 @@ struct AttentionPass {
   std::int32_t group = 0;                ///< query heads per KV head
   std::int32_t head_dim = 0;             ///< numbers per head
   std::int32_t part_queries = 0;         ///< room per part: as many as the largest decode tile has
+  bool has_long_parts = false;           ///< a part of a decode tile has several spans
+  std::int32_t warp_parts = 0;           ///< where WarpParts begins in shared memory, in bytes
   float scale = 0;                       ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
   float* part_sums = nullptr;            ///< [parts, kv_heads, part_queries, head_dim]
   float2* part_softmax = nullptr;        ///< [parts, kv_heads, part_queries] largest score, sum of weights

@@ -352,6 +352,16 @@ TEST_F(CudaAttention, LongContextsWorkLikeShortOnes) {  // KN9
   }
 }
 
+// A part of such a row has several spans, and its merge has room for as many queries as a tile.
+TEST_F(CudaAttention, LongRowsOfLargeGroupsAreRight) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const AttentionShape shape : {AttentionShape{9, 1, 64}, {20, 1, 128}}) {
+      const Problem p(shape, dtype, {{1, 16'385}, {1, 40}, {1, 33'000}});
+      expect_right(p, AttentionKernels::automatic, {.block_size = 16});
+    }
+  }
+}
+
 // A grid counts at most 65,535 thread blocks in y and z; the work must not be laid out there.
 TEST_F(CudaAttention, LargePassesMayHaveMoreThan65535RowsAndSequencesOfEachKind) {
   std::vector<Sequence> pairs;
@@ -527,6 +537,44 @@ TEST_F(CudaAttention, ADecodedRowHasTheSameBitsInAPassThatFillsTheGpu) {
   }
 }
 
+/// Rows that share a prefix, of lengths whose parts have one span, two or three. Only keys of the second span
+/// have a weight that is not zero, so the result is that span's. Its bits do not depend on the row's length.
+TEST_F(CudaAttention, RowsThatShareAPrefixHaveEqualSpansInsideIt) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      if (!can_run(AttentionKernels::tensor_cores, dtype, head_dim)) continue;
+      Problem longest({2, 1, head_dim}, dtype, {{1, 40'000}});
+      for (std::size_t n = 0; n < longest.q.size(); ++n) longest.q[n] = n % at(head_dim) == 0 ? 8 : 0;
+      for (std::size_t n = 0; n < longest.k[0].size(); n += at(head_dim)) {
+        const std::size_t span = n / at(head_dim) / at(cuda::kSpan);
+        if (span != 1) longest.k[0][n] = -10'000;
+      }
+      Bytes first;
+      for (const std::int32_t context : {512, 600, 16'384, 16'385, 40'000}) {
+        Problem p = longest;
+        p.sequences[0].context = context;
+        p.k[0].resize(at(context * p.kv_width()));
+        p.v[0].resize(at(context * p.kv_width()));
+        const Bytes out = attend(p, AttentionKernels::tensor_cores, {.block_size = 16});
+        if (first.empty()) first = out;
+        EXPECT_EQ(out, first) << context << ", " << describe(p, AttentionKernels::tensor_cores);
+      }
+    }
+  }
+}
+
+TEST_F(CudaAttention, ALongRowAndItsNeighbourHaveTheSameBitsAloneAndInABatch) {
+  for (const auto& [kernels, dtype] : ways(64)) {
+    const Problem p({6, 2, 64}, dtype, {{1, 16'700}, {1, 300}, {1, 20}});
+    Bytes one_by_one;
+    for (std::size_t s = 0; s < p.sequences.size(); ++s) {
+      const Bytes alone = attend(p.alone(s), kernels, {.block_size = 7});
+      one_by_one.insert(one_by_one.end(), alone.begin(), alone.end());
+    }
+    EXPECT_EQ(attend(p, kernels, {.block_size = 16}), one_by_one) << describe(p, kernels);
+  }
+}
+
 TEST_F(CudaAttention, APrefilledRowHasTheSameBitsWhateverPrefilledRowsComeWithIt) {
   for (const auto& [kernels, dtype] : ways(64)) {
     const Problem whole({6, 2, 64}, dtype, {{150, 150}});
@@ -611,7 +659,8 @@ TEST(CudaAttentionParts, NeedNoMoreMemoryThanIsReckonedWithInAdvance) {
   EXPECT_EQ(PartRoom::at_most({20, 1, 64}, 256, 2).bytes(), 2 * 2 * 3 * (16 * (64 + 2) * 4 + 4));
   for (std::int32_t context = 1; context <= 40'000; ++context) {
     const std::int32_t parts = (context - 1) / cuda::split_length(context) + 1;
-    ASSERT_LE(parts, context / cuda::kShortestPart + 1) << context;
+    ASSERT_LE(parts, context / cuda::kSpan + 1) << context;
+    ASSERT_EQ(cuda::split_length(context) % cuda::kSpan, 0) << context;
   }
 }
 
