@@ -8,7 +8,7 @@
 /// 16,384 positions has several spans of 256, which are computed one after the other.
 ///
 /// In a pass of decode rows alone the kernel also makes the heads ready and stores the row's key and value
-/// (`Preparation`), which takes three kernels otherwise (rotate_and_store.h). It asks for K and V of earlier
+/// (`Preparation`), which takes two kernels otherwise (rotate_and_store.h). It asks for K and V of earlier
 /// passes before it waits for the kernel that computes q, k and v. Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 #include "common/cuda/attention_mma_launch.cuh"
@@ -52,8 +52,10 @@ __global__ __launch_bounds__(32 * kMmaWarps, ring_size == Ring::whole ? 1 : 3) v
   const T* v_rows = static_cast<const T*>(pass.rows.v);
 
   const auto first_key = [&](int turn) { return tile.begin + (turn * kMmaWarps + warp) * kTileKeys; };
-  // Then the 16 keys of a tile lie at equal distances.
-  const bool in_one_block = pass.slots.block_table == nullptr || pass.slots.block_size % kTileKeys == 0;
+  // Then the 16 keys of a tile lie at equal distances, and one lookup for all saves instructions. With a
+  // whole ring nothing has to be saved, and a pass of one sequence is 3% faster with a lookup for each key.
+  const bool in_one_block = ring_size == Ring::shared &&
+                            (pass.slots.block_table == nullptr || pass.slots.block_size % kTileKeys == 0);
   const auto offset_of = [&](int turn) {
     const int position = first_key(turn) + (in_one_block ? 0 : lane % kTileKeys);
     return position == own ? -1 : kv_offset(pass, tile, kv_head, position);
