@@ -2,12 +2,12 @@
 /// See cublas.h.
 #include "common/cuda/cublas.h"
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
-#include <type_traits>
 
 #include "common/base/error.h"
 #include "fmt/format.h"
@@ -18,7 +18,7 @@ namespace {
 
 /// The cuBLAS of this build's toolkit: found by the loader, else in CUBLAS_FOLDER.
 void* open_library() {
-  const std::string name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
+  const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, std::string(CUBLAS_FOLDER "/") + name}) {
     if (void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return opened;
   }
@@ -44,55 +44,125 @@ struct Cublas::Library {
     return reinterpret_cast<Function*>(found);
   }
 
+  /// An object that cuBLAS has made, with the function that destroys it.
+  template <typename Made>
+  static std::shared_ptr<Made> owned(Made* made, cublasStatus_t (*destroy)(Made*)) {
+    return {made, destroy};
+  }
+  /// The layout of a matrix of `rows` rows, which cuBLAS calls columns. @param stride  from one to the next
+  std::shared_ptr<cublasLtMatrixLayoutOpaque_t> layout_of(cudaDataType_t type, std::int64_t cols,
+                                                          std::int64_t rows, std::int64_t stride) const {
+    cublasLtMatrixLayout_t made = nullptr;
+    check(create_layout(&made, type, static_cast<std::uint64_t>(cols), static_cast<std::uint64_t>(rows),
+                        stride),
+          "describing a matrix to cuBLAS");
+    return owned(made, destroy_layout);
+  }
+
   void* opened = open_library();  // stays open: CUDA libraries do not unload cleanly
-  decltype(cublasCreate_v2)* create = function<decltype(cublasCreate_v2)>("cublasCreate_v2");
-  decltype(cublasDestroy_v2)* destroy = function<decltype(cublasDestroy_v2)>("cublasDestroy_v2");
-  decltype(cublasSetStream_v2)* set_stream = function<decltype(cublasSetStream_v2)>("cublasSetStream_v2");
-  decltype(cublasSetWorkspace_v2)* set_workspace =
-      function<decltype(cublasSetWorkspace_v2)>("cublasSetWorkspace_v2");
-  decltype(cublasSetMathMode)* set_math_mode = function<decltype(cublasSetMathMode)>("cublasSetMathMode");
-  // cublasGemmEx has overloads, so its type is written out: transposes, sizes, alpha, A, B, beta, C,
-  // precision.
-  using GemmEx = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
-                                const void*, const void*, cudaDataType, int, const void*, cudaDataType, int,
-                                const void*, void*, cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
-  static_assert(std::is_same_v<decltype(static_cast<GemmEx*>(&cublasGemmEx)), GemmEx*>);
-  GemmEx* gemm = function<GemmEx>("cublasGemmEx");
+  decltype(cublasLtCreate)* create = function<decltype(cublasLtCreate)>("cublasLtCreate");
+  decltype(cublasLtDestroy)* destroy = function<decltype(cublasLtDestroy)>("cublasLtDestroy");
+  decltype(cublasLtMatrixLayoutCreate)* create_layout =
+      function<decltype(cublasLtMatrixLayoutCreate)>("cublasLtMatrixLayoutCreate");
+  decltype(cublasLtMatrixLayoutDestroy)* destroy_layout =
+      function<decltype(cublasLtMatrixLayoutDestroy)>("cublasLtMatrixLayoutDestroy");
+  decltype(cublasLtMatmulDescCreate)* create_operation =
+      function<decltype(cublasLtMatmulDescCreate)>("cublasLtMatmulDescCreate");
+  decltype(cublasLtMatmulDescSetAttribute)* set_operation =
+      function<decltype(cublasLtMatmulDescSetAttribute)>("cublasLtMatmulDescSetAttribute");
+  decltype(cublasLtMatmulDescDestroy)* destroy_operation =
+      function<decltype(cublasLtMatmulDescDestroy)>("cublasLtMatmulDescDestroy");
+  decltype(cublasLtMatmulPreferenceCreate)* create_preference =
+      function<decltype(cublasLtMatmulPreferenceCreate)>("cublasLtMatmulPreferenceCreate");
+  decltype(cublasLtMatmulPreferenceSetAttribute)* set_preference =
+      function<decltype(cublasLtMatmulPreferenceSetAttribute)>("cublasLtMatmulPreferenceSetAttribute");
+  decltype(cublasLtMatmulPreferenceDestroy)* destroy_preference =
+      function<decltype(cublasLtMatmulPreferenceDestroy)>("cublasLtMatmulPreferenceDestroy");
+  decltype(cublasLtMatmulAlgoGetHeuristic)* choose =
+      function<decltype(cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic");
+  decltype(cublasLtMatmul)* multiply = function<decltype(cublasLtMatmul)>("cublasLtMatmul");
+};
+
+/// How cuBLAS multiplies matrices of some sizes. It stores by columns, so our rows are its columns:
+/// y^T [out, rows] = W [out, in] x^T [in, rows].
+struct Cublas::Plan {
+  std::shared_ptr<cublasLtMatmulDescOpaque_t> operation;
+  std::shared_ptr<cublasLtMatrixLayoutOpaque_t> weight, x, y;
+  cublasLtMatmulAlgo_t algorithm;
 };
 
 void Cublas::check_library() {
   open_library();
 }
 
-Cublas::Cublas(cudaStream_t stream) : library_(std::make_shared<Library>()) {
+Cublas::Cublas(cudaStream_t stream) : stream_(stream), library_(std::make_shared<Library>()) {
   // The size that NVIDIA recommends for Hopper. With this workspace a product allocates nothing.
   constexpr std::int64_t kWorkspaceBytes = 32 << 20;
   workspace_.reserve(kWorkspaceBytes, "the workspace of cuBLAS");
-  cublasHandle_t handle = nullptr;
+  cublasLtHandle_t handle = nullptr;
   check(library_->create(&handle), "starting cuBLAS");
-  handle_ = {handle,
-             [destroy = library_->destroy](void* created) { destroy(static_cast<cublasHandle_t>(created)); }};
-  check(library_->set_stream(handle, stream), "giving cuBLAS its stream");
-  check(library_->set_workspace(handle, workspace_.data(), static_cast<std::size_t>(kWorkspaceBytes)),
-        "giving cuBLAS its workspace");
+  handle_ = Library::owned(handle, library_->destroy);
+}
+
+const Cublas::Plan& Cublas::plan_for(const Key& key) {
+  std::shared_ptr<const Plan>& known = plans_[key];
+  if (known) return *known;
+  const auto [dtype, rows, in, out, x_stride, y_stride, alignment] = key;
+  const Library& library = *library_;
+  const cudaDataType_t type = static_cast<DType>(dtype) == DType::f32   ? CUDA_R_32F
+                              : static_cast<DType>(dtype) == DType::f16 ? CUDA_R_16F
+                                                                        : CUDA_R_16BF;
+  auto plan = std::make_shared<Plan>();
+  cublasLtMatmulDesc_t operation = nullptr;
+  check(library.create_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a matrix product");
+  plan->operation = Library::owned(operation, library.destroy_operation);
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  check(library.set_operation(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
+        "describing a matrix product");
+  plan->weight = library.layout_of(type, in, out, in);
+  plan->x = library.layout_of(type, in, rows, x_stride);
+  plan->y = library.layout_of(type, out, rows, y_stride);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(library.create_preference(&preference), "choosing a matrix product");
+  const auto owned = Library::owned(preference, library.destroy_preference);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(library.set_preference(preference, attribute, &value, sizeof value), "choosing a matrix product");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_.size()));
   // Partial sums of one product are added in float32 too.
-  constexpr int kMode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-  check(library_->set_math_mode(handle, static_cast<cublasMath_t>(kMode)), "setting cuBLAS's precision");
+  constexpr std::uint32_t kReductions =
+      CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(attribute, static_cast<std::uint32_t>(alignment));
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  check(library.choose(static_cast<cublasLtHandle_t>(handle_.get()), operation, plan->weight.get(),
+                       plan->x.get(), plan->y.get(), plan->y.get(), preference, 1, &best, &found),
+        "choosing a matrix product");
+  if (found == 0) throw RunError("cuBLAS has no kernel for a matrix product");
+  plan->algorithm = best.algo;
+  known = plan;
+  return *known;
 }
 
 void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,
-                      std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out,
-                      bool add) const {
+                      std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out, bool add) {
   if (rows == 0) return;
-  const cudaDataType_t type = dtype == DType::f32   ? CUDA_R_32F
-                              : dtype == DType::f16 ? CUDA_R_16F
-                                                    : CUDA_R_16BF;
+  constexpr std::uintptr_t kMostAlignment = 256;
+  const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y) |
+                                   reinterpret_cast<std::uintptr_t>(weight) | kMostAlignment;
+  const auto alignment = static_cast<std::int64_t>(addresses & -addresses);  // the lowest bit
+  const Plan& plan =
+      plan_for({static_cast<std::int64_t>(dtype), rows, in, out, x_stride, y_stride, alignment});
   const float one = 1, kept = add ? 1 : 0;
-  // cuBLAS stores by columns, so our rows are its columns: y^T [out, rows] = W [out, in] x^T [in, rows].
-  check(library_->gemm(static_cast<cublasHandle_t>(handle_.get()), CUBLAS_OP_T, CUBLAS_OP_N,
-                       static_cast<int>(out), static_cast<int>(rows), static_cast<int>(in), &one, weight,
-                       type, static_cast<int>(in), x, type, static_cast<int>(x_stride), &kept, y, type,
-                       static_cast<int>(y_stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  check(library_->multiply(static_cast<cublasLtHandle_t>(handle_.get()), plan.operation.get(), &one, weight,
+                           plan.weight.get(), x, plan.x.get(), &kept, y, plan.y.get(), y, plan.y.get(),
+                           &plan.algorithm, workspace_.data(), static_cast<std::size_t>(workspace_.size()),
+                           stream_),
         "a matrix product");
 }
 

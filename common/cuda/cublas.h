@@ -5,7 +5,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "common/base/dtype.h"
@@ -28,13 +30,20 @@ class Cublas {
   /// @param y       [rows, out], rows `y_stride` numbers apart
   /// @param add     the product is added to y, in float32, before rounding
   void multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,
-                std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out, bool add) const;
+                std::int64_t y_stride, std::int64_t rows, std::int64_t in, std::int64_t out, bool add);
 
  private:
   struct Library;
+  struct Plan;
+  /// What a plan depends on: number type, sizes, strides and the alignment of the addresses.
+  using Key = std::array<std::int64_t, 7>;
+  const Plan& plan_for(const Key& key);
+
+  cudaStream_t stream_;
   std::shared_ptr<const Library> library_;
-  std::shared_ptr<void> handle_;  // a cublasHandle_t
+  std::shared_ptr<void> handle_;  // a cublasLtHandle_t
   DeviceBuffer<std::byte> workspace_;
+  std::map<Key, std::shared_ptr<const Plan>> plans_;  // cuBLAS chooses a kernel once for each
 };
 
 }  // namespace kvcache::cuda

@@ -111,16 +111,28 @@ __global__ void rotation_table_kernel(const std::int32_t* positions, const float
   sines[at] = static_cast<float>(sin(static_cast<double>(angle)));
 }
 
-/// One warp per head of a row.
+/// The heads of q or of k, for norm_and_rotate_kernel.
 template <typename T>
-__global__ void norm_and_rotate_kernel(T* x, std::int64_t stride, std::int64_t heads,
-                                       std::int64_t total_heads, int head_dim, const T* norm, float eps,
+struct HeadsOf {
+  T* x;
+  std::int64_t stride;  ///< of a row, in numbers
+  std::int64_t heads;   ///< in a row
+  const T* norm;        ///< [head_dim]; nullptr: none
+  float eps;
+};
+
+/// One warp per head of a row: first the heads of q, then those of k.
+template <typename T>
+__global__ void norm_and_rotate_kernel(HeadsOf<T> q, HeadsOf<T> k, std::int64_t rows, int head_dim,
                                        Rotation rotation) {
-  const std::int64_t head = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
-  if (head >= total_heads) return;
-  const std::int64_t row = head / heads;
-  T* numbers = x + row * stride + head % heads * head_dim;
-  WarpHeads<T, kMostHeadDim>(head_dim, norm, eps, rotation, row).make_ready(numbers, numbers);
+  start_next_kernel();
+  wait_for_earlier_kernels();
+  const std::int64_t number = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
+  const std::int64_t row = number / (q.heads + k.heads), head = number % (q.heads + k.heads);
+  if (row >= rows) return;
+  const HeadsOf<T>& own = head < q.heads ? q : k;
+  T* numbers = own.x + row * own.stride + (head < q.heads ? head : head - q.heads) * head_dim;
+  WarpHeads<T, kMostHeadDim>(head_dim, own.norm, own.eps, rotation, row).make_ready(numbers, numbers);
 }
 
 template <typename T, int N>
@@ -218,15 +230,21 @@ void rotation_table(const std::int32_t* positions, const float* inverse_frequenc
          inverse_frequencies, half, rows * half, cosines, sines);
 }
 
-void norm_and_rotate(DType dtype, const Rows& x, std::int64_t head_dim, const Norm& norm,
-                     const Rotation& rotation, cudaStream_t stream) {
-  if (!norm.weight.present() && rotation.cosines == nullptr) return;
-  const std::int64_t heads = x.cols / head_dim;
-  const auto blocks = static_cast<unsigned>(ceil_div(x.rows * heads, kThreads / kWarp));
+void norm_and_rotate(DType dtype, const Rows& q, const Rows& k, std::int64_t head_dim,
+                     const HeadSettings& heads, cudaStream_t stream) {
+  const bool normalises = heads.q_norm.weight.present() || heads.k_norm.weight.present();
+  if (!normalises && heads.rotation.cosines == nullptr) return;
   with_number_type(dtype, [&]<typename T>() {
-    launch("norm_and_rotate", norm_and_rotate_kernel<T>, {blocks, kThreads}, stream, static_cast<T*>(x.data),
-           x.stride, heads, x.rows * heads, static_cast<int>(head_dim),
-           reinterpret_cast<const T*>(norm.weight.data), norm.eps, rotation);
+    const auto heads_of = [&](const Rows& x, const Norm& norm) {
+      return HeadsOf<T>{static_cast<T*>(x.data), x.stride, x.cols / head_dim,
+                        reinterpret_cast<const T*>(norm.weight.data), norm.eps};
+    };
+    const HeadsOf<T> of_q = heads_of(q, heads.q_norm), of_k = heads_of(k, heads.k_norm);
+    const std::int64_t warps = q.rows * (of_q.heads + of_k.heads);
+    const LaunchShape shape{static_cast<unsigned>(ceil_div(warps, kThreads / kWarp)), kThreads, 0,
+                            /*overlaps=*/true};
+    launch("norm_and_rotate", norm_and_rotate_kernel<T>, shape, stream, of_q, of_k, q.rows,
+           static_cast<int>(head_dim), heads.rotation);
   });
 }
 

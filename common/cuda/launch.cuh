@@ -30,24 +30,16 @@ struct LaunchShape {
 /// after the other.
 bool kernels_can_overlap();
 
+/// Tells the GPU, once for each kernel and size, how much shared memory a launch needs.
+void allow_shared_memory(const char* name, const void* kernel, const LaunchShape& shape);
+
 /// Starts `kernel` in `stream` and checks that it started. An empty grid starts nothing.
 /// @param name  of the kernel, for the error
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             std::type_identity_t<Parameters>... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  if (shape.overlaps) {
-    // A multiprocessor holds two kernels at once only if both want its memory split in the same way.
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               cudaSharedmemCarveoutMaxShared),
-          name);
-  }
-  constexpr std::size_t kSharedWithoutAsking = 48 * 1024;
-  if (shape.shared_bytes > kSharedWithoutAsking) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared_bytes)),
-          name);
-  }
+  allow_shared_memory(name, reinterpret_cast<const void*>(kernel), shape);
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

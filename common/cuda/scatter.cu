@@ -35,6 +35,8 @@ template <typename Bits>
 __global__ void __launch_bounds__(kMoveThreads)
     scatter_packs(NewKv rows, unsigned packs, const std::int64_t* slots, RowPack* k_pool, RowPack* v_pool,
                   KeepToItself<Bits> keep) {
+  start_next_kernel();
+  wait_for_earlier_kernels();
   const std::int64_t row = row_of_lane();
   if (row >= rows.tokens) return;
   const std::int64_t slot = slots[row];
@@ -54,8 +56,10 @@ void scatter_kv(DType dtype, const NewKv& rows, std::int64_t width, const std::i
     const std::int64_t numbers = static_cast<std::int64_t>(sizeof(RowPack)) / bytes;  // of a pack
     const NewKv counted{rows.k, rows.k_stride / numbers, rows.v, rows.v_stride / numbers, rows.tokens};
     with_bits(dtype, [&]<typename Bits>() {
-      launch("scatter_packs", scatter_packs<Bits>, lanes_per_row(rows.tokens, width / numbers), stream,
-             counted, static_cast<unsigned>(width / numbers), slots, static_cast<RowPack*>(k_pool),
+      LaunchShape shape = lanes_per_row(rows.tokens, width / numbers);
+      shape.overlaps = true;
+      launch("scatter_packs", scatter_packs<Bits>, shape, stream, counted,
+             static_cast<unsigned>(width / numbers), slots, static_cast<RowPack*>(k_pool),
              static_cast<RowPack*>(v_pool), keep_to_itself<Bits>(dtype));
     });
     return;

@@ -239,7 +239,7 @@ void product(benchmark::State& state, Machine& machine, std::int64_t rows, std::
   const auto weights = random_on_gpu(device, dtype, turns * in * out, 1);  // [turns, out, in]
   const auto x = random_on_gpu(device, dtype, rows * in, 2);
   const auto y = random_on_gpu(device, dtype, rows * out, 3);
-  const Cublas cublas(device.stream());
+  Cublas cublas(device.stream());
   const double seconds = measure(state, device, turns, [&](int turn) {
     cublas.multiply(dtype, x.data(), in, weights.data() + turn * bytes, y.data(), out, rows, in, out,
                     /*add=*/false);

@@ -224,12 +224,16 @@ TEST_F(CudaBackend, NormalisesAndRotatesHeadsAsTheCpuDoes) {
       const BothWeights gain = weights(1, head_dim, 9);
       for (const bool normed : {false, true}) {
         for (const bool rotated : {false, true}) {
-          Both x = matrices(5, 3 * head_dim, 10);
-          cpu::norm_and_rotate(x.cpu, head_dim, {normed ? gain.cpu : Weight{}, 1e-6F},
-                               rotated ? on_cpu : Rotation{}, dtype, threads_);
-          cuda::norm_and_rotate(dtype, cuda::rows_of(x.gpu), head_dim, {normed ? gain.gpu : Weight{}, 1e-6F},
-                                rotated ? on_gpu : Rotation{}, stream());
-          expect_same(x, "norm and rotate");
+          Both q = matrices(5, 3 * head_dim, 10), k = matrices(5, 2 * head_dim, 11);
+          const Norm cpu_norm{normed ? gain.cpu : Weight{}, 1e-6F},
+              gpu_norm{normed ? gain.gpu : Weight{}, 1e-6F};
+          const Norm cpu_other{cpu_norm.weight, 1e-2F}, gpu_other{gpu_norm.weight, 1e-2F};
+          cpu::norm_and_rotate(q.cpu, head_dim, cpu_norm, rotated ? on_cpu : Rotation{}, dtype, threads_);
+          cpu::norm_and_rotate(k.cpu, head_dim, cpu_other, rotated ? on_cpu : Rotation{}, dtype, threads_);
+          cuda::norm_and_rotate(dtype, cuda::rows_of(q.gpu), cuda::rows_of(k.gpu), head_dim,
+                                {gpu_norm, gpu_other, rotated ? on_gpu : Rotation{}}, stream());
+          expect_same(q, "norm and rotate q");
+          expect_same(k, "norm and rotate k");
         }
       }
     }
@@ -381,8 +385,11 @@ TEST_F(CudaBackend, LargePassesMayHaveMoreThan65535Rows) {
   const Rotation on_cpu = cpu_->set_positions(numbers_of_rows, speeds);
   const Rotation on_gpu = gpu_->set_positions(numbers_of_rows, speeds);
   cpu::norm_and_rotate(x.cpu, kWidth, cpu_norm, on_cpu, DType::f32, threads_);
-  cuda::norm_and_rotate(DType::f32, cuda::rows_of(x.gpu), kWidth, gpu_norm, on_gpu, stream());
-  expect_same(x, "norm and rotate");
+  cpu::norm_and_rotate(y.cpu, kWidth, {}, on_cpu, DType::f32, threads_);
+  cuda::norm_and_rotate(DType::f32, cuda::rows_of(x.gpu), cuda::rows_of(y.gpu), kWidth,
+                        {gpu_norm, {}, on_gpu}, stream());
+  expect_same(x, "norm and rotate q");
+  expect_same(y, "norm and rotate k");
 }
 
 // KN11: a row's offset in 32 bits wraps beyond 2^31 numbers.
