@@ -12,7 +12,7 @@ namespace kvcache {
 
 /// XXH64 (seed 0) of the parent's hash, as 8 bytes little endian, then the token ids as int32 little endian.
 /// The K and V of a token depend on all tokens before it. The parent's hash stands for the blocks before.
-/// @param parent  hash of the block before; nothing for a sequence's first block
+/// @param parent  hash of the block before; of a sequence's first block the salt's, or nothing without a salt
 /// @param bits    low bits that are kept; fewer than 64 make collisions, which tests want
 /// Source: Collet, "xxHash"; the chaining is that of vLLM's automatic prefix caching.
 [[nodiscard]] std::uint64_t block_hash(std::optional<std::uint64_t> parent,

@@ -12,7 +12,8 @@ namespace kvcache {
 /// which end a block enters.
 ///
 /// A doubly-linked list over [0, total): every operation is O(1). A prefix hit removes its blocks from the
-/// middle. A broken precondition throws std::logic_error that names the block, and changes nothing.
+/// middle. A broken precondition throws std::logic_error, which names the block if there is one, and changes
+/// nothing.
 class FreeBlockQueue {
  public:
   /// All of [0, total), in order.

@@ -83,14 +83,13 @@ std::int64_t PrefixCachingManager::blocks_to_add(std::span<const Work> work) con
 /// Step 3's watermark, if a new sequence (`take_hits` has registered it) is to run beside others.
 std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> work) const {
   const std::size_t pinned = pinned_ ? 1 : 0;  // a pinned prefix does not run
-  const bool beside_others = work.size() > 1 || sequences_.size() > 1 + pinned;  // 1: the new sequence
+  const bool beside_others = work.size() > 1 || sequences_.size() > 1 + pinned;  // + the new one
   return beside_others && std::ranges::any_of(open_plan_, &Planned::is_new) ? shape_.watermark() : 0;
 }
 
-/// Whether the first new row goes to a block that other sequences use too. A table ends with the block of its
-/// last stored token: the row goes to that block or to a new one. The block is a tail, after a fork or behind
-/// a pinned prefix. Or it is full, and its last token is computed again, since the pinned prefix is the whole
-/// prompt.
+/// Whether the first new row goes to the last block of the table, and other sequences use that block too: then
+/// it must be copied. This happens to a tail after a fork or behind a pinned prefix, and to a full block if
+/// the pinned prefix is the whole prompt, whose last token is computed again.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
   const std::int64_t first =
       first_computed_position(sequence.stored_or_found(), std::ssize(wanted.token_ids));
@@ -116,13 +115,14 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 }
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
-  update_counters(plan);
+  update_counters(plan);  // prefix_caching_reports.cpp
   settle(plan);  // evicted blocks lose their old content (prefix_caching_extras.cpp)
   open_plan_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);
     sequence.length = plan.context_len[s];
-    // A GPU's pass was planned before its last id was chosen (skip it on a first reading).
+    // A GPU's pass was planned before its last id was chosen; the caller has put it into the plan since (skip
+    // it on a first reading).
     sequence.token_ids.back() = plan.token_ids[static_cast<std::size_t>(plan.logits_rows[s])];
     const std::int64_t first_position = plan.positions[static_cast<std::size_t>(plan.row_begin[s])];
     if (settings_.prefix_cache) publish(sequence, first_position / shape_.block_size);
@@ -132,8 +132,7 @@ void PrefixCachingManager::commit(const PassPlan& plan) {
 void PrefixCachingManager::publish(const Sequence& sequence, std::int64_t first_block) {
   for (std::int64_t n = first_block; n < sequence.length / shape_.block_size; ++n) {
     const std::int32_t block = sequence.blocks[static_cast<std::size_t>(n)];
-    // Published before: the plan asked again for the stored length. KvManager::plan allows that; no program
-    // does so.
+    // Published before: the plan had no new token. KvManager::plan allows that; no program does it.
     if (findable(block)) continue;
     const BlockParent parent =  // a first block follows the salt: kNoSalt without one
         n == 0 ? salts_.remember(sequence.salt, pool_, host_)

@@ -80,7 +80,7 @@ class PrefixCachingManager final : public KvManager {
     return look_up(token_ids, salt).tokens;
   }
 
-  // For tests
+  // For tests and the demo
 
   /// How many sequences refer to `block`.
   std::int32_t reference_count(std::int32_t block) const { return pool_.reference_count(block); }
@@ -95,8 +95,8 @@ class PrefixCachingManager final : public KvManager {
   /// Blocks without references, the next to be taken first.
   std::vector<std::int32_t> free_queue() const { return pool_.free_in_order(); }
   /// Checks what SharedBlockPool and HostTier check; that each block's reference count is the number of
-  /// tables that hold it; that every full block, and no other, is findable by its content. Not to be called
-  /// between `plan` and `commit` or `abort`.
+  /// tables that hold it; that with the prefix cache every full block, and no other, is findable by its
+  /// content. Not to be called between `plan` and `commit` or `abort`.
   /// @throws std::logic_error saying what does not hold.
   void check_invariants() const;
 

@@ -22,8 +22,8 @@ PrefixHits PrefixFinder::find(std::span<const std::int32_t> token_ids, const Blo
     const std::span<const std::int32_t> tokens = hashes.token_ids(n);
     // The host tier (skip it on a first reading): behind a host block no block of the pool is shared, since a
     // table begins with blocks of the pool and `bring_back` appends to it.
-    const bool no_host_block_yet = hits.host_blocks.empty();
-    if (const auto block = index.find(hash, parent_identity, tokens); no_host_block_yet && block) {
+    const bool still_in_pool = hits.host_blocks.empty();
+    if (const auto block = still_in_pool ? index.find(hash, parent_identity, tokens) : std::nullopt) {
       hits.blocks.push_back(twin_to_share(*block));
       parent_identity = index.content(*block).identity;  // twins have one identity
     } else if (const auto host_block = host_.find(hash, parent_identity, tokens)) {

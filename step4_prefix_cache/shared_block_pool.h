@@ -35,7 +35,7 @@ namespace kvcache {
 ///
 /// A plan takes blocks with `acquire`, `allocate` and `unshare`, and ends with `settle` or `undo`. All other
 /// changes are made while no plan is open. A broken precondition throws std::logic_error that names the
-/// block.
+/// block; what each call checks stands beside it.
 class SharedBlockPool {
  public:
   /// All blocks are free.
@@ -54,8 +54,8 @@ class SharedBlockPool {
   /// @return the new block
   /// @throws std::logic_error unless `block` has other references.
   [[nodiscard]] std::int32_t unshare(std::int32_t block);
-  /// Cached blocks that the open plan has allocated, the least recently used first. Until `settle` the index
-  /// has their old content, which HostTier::swap_out may move to the host tier.
+  /// For the host tier (skip it on a first reading): cached blocks that the open plan has allocated, the least
+  /// recently used first. Until `settle` the index has their old content, which HostTier::swap_out may move to the host tier.
   const std::vector<std::int32_t>& evicted() const { return evicted_; }
   /// The plan is final: the old content of evicted blocks is not found any more.
   void settle();

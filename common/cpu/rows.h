@@ -1,7 +1,7 @@
 /// @file
 /// The operations on the rows of a pass that are neither products nor attention, on the CPU: the norm, the
-/// heads' rotation and the MLP's activation. Every stored result is rounded once to the activations' type.
-/// Chapter: docs/transformer.md.
+/// heads' norm and rotation and the MLP's activation. Rows of the embedding: cpu_backend.cpp. Every stored
+/// result is rounded once to the activations' type. Chapter: docs/transformer.md.
 #pragma once
 
 #include <algorithm>

@@ -50,7 +50,7 @@ class KvManager {
   virtual void commit(const PassPlan& plan) = 0;
   /// The pass will not be queued: the exact inverse of `plan`.
   virtual void abort(const PassPlan& plan) = 0;
-  /// Forgets a sequence and gives back what it held.
+  /// Forgets a sequence and gives back what it held. An unknown id changes nothing.
   virtual void free(std::int32_t sequence) = 0;
   /// As `free`, for a sequence whose logits are not finite: no block that it computed can be found
   /// afterwards. It may have been freed before.

@@ -22,10 +22,10 @@ class KvStore {
   /// Two passes with equal keys and equal shapes queue the same kernels with the same arguments, so the
   /// second may replay the first. Empty: never replay. Asked for after `begin`.
   virtual std::vector<std::int64_t> launch_key() const { return {}; }
-  /// Normalises and rotates the heads of q and k as `heads` says, keeps k and v of one layer at the plan's
-  /// slots, and computes the causal attention of q over each sequence's context, into `out` (as q). Each head
-  /// is rounded to the activations' type after its norm and after its rotation, k and v are rounded to the
-  /// store's type, and `out` is rounded once.
+  /// Normalises and rotates the heads of q and k as `heads` says (common/base/matrix.h has the structs),
+  /// keeps k and v of one layer at the plan's slots, and computes the causal attention of q over each
+  /// sequence's context, into `out` (as q). Each head is rounded to the activations' type after its norm and
+  /// after its rotation, k and v are rounded to the store's type, and `out` is rounded once.
   virtual void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
                                 Matrix& out) = 0;
   /// The pass is over.

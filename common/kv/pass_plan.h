@@ -36,7 +36,7 @@ struct PassPlan {
   std::vector<std::int64_t> slots;        ///< [tokens] where each row's K and V go; -1: nowhere (padding)
   std::vector<std::int32_t>
       block_table;               ///< [sequences, table_width], unused entries -1; empty without blocks
-  std::int32_t table_width = 0;  ///< blocks of the longest table
+  std::int32_t table_width = 0;  ///< blocks of the longest table, rounded up to a power of two
   std::vector<std::int32_t>
       fresh_blocks;  ///< blocks that a sequence got for this pass, still without content
   // Done before anything is written, in this order:

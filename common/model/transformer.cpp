@@ -102,6 +102,7 @@ void Transformer::layer(std::int64_t number, KvStore& store) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(number)];
   const float eps = config_.rms_norm_eps;
   const Backend::Product qkv[] = {{&weights.q, &q_}, {&weights.k, &k_}, {&weights.v, &v_}};
+  // The store normalises and rotates the heads: norm_and_rotate, on the CPU in common/cpu/rows.h.
   const HeadSettings heads{{weights.q_norm, eps}, {weights.k_norm, eps}, rotation_};
 
   // The attention block.
