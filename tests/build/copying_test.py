@@ -114,6 +114,11 @@ class Copying(unittest.TestCase):
     def test_cuda_kernels(self):
         commands = self.copy(section("The CUDA kernels"))
         self.check_includes(CUDA)
+        # nvcc takes no .cuh on its command line, and needs each source once.
+        words = self.run_command(commands[0].text.replace("nvcc", r"printf '%s\n'", 1))
+        sources = [path for suffix in ("cpp", "cu") for path in self.engine.rglob(f"*.{suffix}")]
+        self.assertEqual(sorted(word for word in words if word.startswith(str(self.engine) + "/") and Path(word).is_file()),
+                         sorted(map(str, sources)))
         found = {}
         for source in (path.relative_to(self.engine) for path in self.engine.glob("*/**/*.c*")):
             if source.suffix in (".cpp", ".cu"):
