@@ -106,7 +106,7 @@ PYTHON
 
 # Many clients against a pool that is too small for them. A GPU is faster than the clients, so few of them fill its pool.
 run_servers() {
-  local soak=(python3 "$(dirname "$0")/server_soak.py" "$build" --device cuda --part 16)
+  local soak=(python3 "$(dirname "$0")/server/server_soak.py" "$build" --device cuda --part 16)
   note "soak of step 3" step3_paged-soak.txt . "${soak[@]}" --step step3_paged --shared 100 --most-tokens 100
   note "soak of step 4" step4_prefix_cache-soak.txt . "${soak[@]}"
 }

@@ -5,8 +5,8 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -40,19 +40,64 @@ class KeptErrors {
   std::streambuf* terminal_;
 };
 
-/// @throws InputError for a number of repetitions below 1, with which Google Benchmark would measure nothing
-void check_repetitions(std::string_view word) {
-  constexpr std::string_view option = "--benchmark_repetitions=";
-  if (!word.starts_with(option)) return;
-  int repetitions = 1;
-  std::from_chars(word.data() + option.size(), word.data() + word.size(), repetitions);
-  if (repetitions < 1) throw InputError(fmt::format("{}: give a number of at least 1", word));
+/// An option of Google Benchmark that needs a value. One without a value, as --benchmark_list_tests, is never
+/// refused.
+struct ValuedOption {
+  std::string_view name;
+  std::string_view takes;    ///< in words
+  std::string_view choices;  ///< all values that there are, each in spaces; empty: any
+  bool may_be_empty = false;
+};
+constexpr std::array kValuedOptions{
+    ValuedOption{"--benchmark_filter", "a regular expression", "", true},
+    ValuedOption{"--benchmark_min_time", "a number of seconds", ""},
+    ValuedOption{"--benchmark_min_warmup_time", "a number of seconds", ""},
+    ValuedOption{"--benchmark_repetitions", "a number of at least 1", ""},
+    ValuedOption{"--benchmark_format", "console, json or csv", " console json csv "},
+    ValuedOption{"--benchmark_out", "a file", "", true},
+    ValuedOption{"--benchmark_out_format", "console, json or csv", " console json csv "},
+    ValuedOption{"--benchmark_color", "auto, true or false", ""},
+    ValuedOption{"--benchmark_perf_counters", "names of counters with commas between them", "", true},
+    ValuedOption{"--benchmark_context", "KEY=VALUE, or several with commas between them", "", true},
+    ValuedOption{"--benchmark_time_unit", "ns, us, ms or s", " ns us ms s "},
+    ValuedOption{"--v", "a whole number", ""},
+};
+
+/// A word of the command line, NAME=VALUE or NAME.
+struct Word {
+  explicit Word(std::string_view text)
+      : name(text.substr(0, text.find('='))), value(text.substr(std::min(text.size(), name.size() + 1))) {
+    const auto found = std::ranges::find(kValuedOptions, name, &ValuedOption::name);
+    if (found != kValuedOptions.end()) option = &*found;
+  }
+
+  /// @throws InputError that says what the option takes.
+  [[noreturn]] void refuse_value() const {
+    throw InputError(fmt::format("{} takes {}, and not '{}'", name, option->takes, value));
+  }
+
+  std::string_view name, value;
+  const ValuedOption* option = nullptr;  ///< null: it needs no value, or is no option of Google Benchmark
+};
+
+/// @throws InputError if the value is missing; for one that is none of the option's choices; for a number of
+/// repetitions below 1, with which Google Benchmark would measure nothing.
+void check_value(std::string_view text) {
+  const Word word(text);
+  if (word.option == nullptr) return;
+  if (word.name == text || (word.value.empty() && !word.option->may_be_empty))
+    throw InputError(fmt::format("{} needs a value: {}", word.name, word.option->takes));
+  const std::string_view choices = word.option->choices;
+  if (!choices.empty() && choices.find(fmt::format(" {} ", word.value)) == std::string_view::npos)
+    word.refuse_value();
+  if (word.name == "--benchmark_repetitions" && std::strtol(std::string(word.value).c_str(), nullptr, 10) < 1)
+    word.refuse_value();
 }
 
 /// Hands the command line to Google Benchmark.
 /// @throws InputError for an option or a value that it does not have, with its own message if it prints one.
 void initialize(std::vector<char*> words) {
-  std::ranges::for_each(words, check_repetitions);
+  std::ranges::for_each(words, check_value);
   int count = static_cast<int>(words.size());
   words.push_back(nullptr);
   const KeptErrors errors;
@@ -60,9 +105,11 @@ void initialize(std::vector<char*> words) {
     throw InputError("an option of Google Benchmark has a value that it does not take; --help lists those");
   });
   if (count == 1) return;
-  throw InputError(errors.text().empty()
-                       ? fmt::format("'{}' is no option of Google Benchmark; --help lists those", words[1])
-                       : errors.text());
+  const Word word(words[1]);  // the first that it did not take
+  if (word.option == nullptr)
+    throw InputError(fmt::format("'{}' is no option of Google Benchmark; --help lists those", words[1]));
+  if (!errors.text().empty()) throw InputError(errors.text());
+  word.refuse_value();
 }
 
 /// Lets Google Benchmark look for the benchmarks that it would run, and run none.

@@ -79,8 +79,10 @@ std::string when_of(const Json& context) {
   return fmt::format("{}", fmt::join(known, ", "));
 }
 
+/// @return no runs if the file holds aggregates alone.
 /// @throws InputError if `json` is not the output of a step's benchmarks.
 StepRuns step_runs_of(const Json& json) {
+  if (json.is_discarded()) throw InputError("it is not whole JSON");
   const auto context = field<Json>(json, "context");
   StepRuns step{.step = field<std::string>(context, "step"),
                 .settings = settings_of(context),
@@ -92,12 +94,13 @@ StepRuns step_runs_of(const Json& json) {
   for (const auto& [key, value] : context.items()) {
     if (key.starts_with("note")) step.notes.push_back(field<std::string>(context, key));
   }
-  for (const Json& entry : field<std::vector<Json>>(json, "benchmarks")) {
+  const auto entries = field<std::vector<Json>>(json, "benchmarks");
+  if (entries.empty()) throw InputError("no benchmark has run");
+  for (const Json& entry : entries) {
     if (field<std::string>(entry, "run_type") != "iteration") continue;
     step.runs.push_back(run_of(entry));
     step.json["benchmarks"].push_back(entry);
   }
-  if (step.runs.empty()) throw InputError("no benchmark has run");
   return step;
 }
 
@@ -117,14 +120,17 @@ StepRuns read_step_runs(const std::filesystem::path& file) {
     text.replace(at, nan.size(), ": null");
   refuse_deep_nesting(text, file.string());
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::string reason = "it is not whole JSON";
   try {
-    if (!json.is_discarded()) return step_runs_of(json);
+    StepRuns step = step_runs_of(json);
+    if (!step.runs.empty()) return step;
   } catch (const InputError& error) {
-    reason = error.what();
+    throw InputError(
+        fmt::format("{} is not the --benchmark_out of a step's benchmarks: {}", file.string(), error.what()));
   }
   throw InputError(
-      fmt::format("{} is not the --benchmark_out of a step's benchmarks: {}", file.string(), reason));
+      fmt::format("{} holds aggregates alone, and not the time of each repetition; leave out "
+                  "--benchmark_report_aggregates_only",
+                  file.string()));
 }
 
 std::vector<StepRuns> merge_rounds(std::vector<StepRuns> rounds) {

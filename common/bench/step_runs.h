@@ -33,7 +33,8 @@ struct StepRuns {
 };
 
 /// Reads the file that `--benchmark_out` of a step's benchmark program wrote, without its aggregates.
-/// @throws InputError, with the file's name, if the file is something else, or if a benchmark in it failed.
+/// @throws InputError, with the file's name, if the file is something else or holds aggregates alone, or if a
+/// benchmark in it failed.
 StepRuns read_step_runs(const std::filesystem::path& file);
 
 /// Puts the rounds of each step together, in the order in which the steps first appear.

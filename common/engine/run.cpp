@@ -184,8 +184,8 @@ class Loop {
 void check_prompt(const std::string& name, std::span<const std::int32_t> ids, const ModelConfig& config) {
   const auto length = static_cast<std::int64_t>(ids.size());
   if (length == 0) {
-    throw InputError(fmt::format(
-        "{} is empty: it has no token, and this model adds none of its own; give some text", name));
+    throw InputError(
+        fmt::format("{} is empty: it has no token, and none is added to it; give some text", name));
   }
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= config.vocab_size) {

@@ -21,9 +21,10 @@
 ///      admitted again. Recomputed are the partly filled block and what the tier had no room for.
 ///    - Without a tier, blocks that others have taken are recomputed, too.
 ///    - In steps 2 and 3, and with `--prefix-cache off`, everything is recomputed.
-/// 4. *Progress.* The oldest is never preempted, so every pass brings it on, and everything ends.
+/// 4. *Progress.* While others run, the oldest is not preempted, so every pass brings it on, and everything
+///    ends. Rule 6 has the case of a sequence alone.
 /// 5. *Protection.* A sequence that was preempted kMaxPreemptions times is admitted again only as the oldest,
-///    so it is never preempted again.
+///    so it never makes room for others again.
 /// 6. *Stuck.* A sequence alone may lack the room to grow because it has copies of a pinned prefix's blocks.
 ///    Then it is preempted, and shares those blocks when it is admitted again. A sequence that is not
 ///    admitted although nothing runs never will be. Its owner ends it.

@@ -419,23 +419,23 @@ void add_eos_ids(const Fields& fields, std::set<std::int32_t>& ids) {
   }
 }
 
-/// The end-of-sequence ids of both files together, so that none is missed. A generation_config.json that is
-/// `{}` or has no byte names none. transformers ignores a damaged generation_config.json; here it is refused,
-/// because it may have held the only end id.
+/// The end-of-sequence ids of generation_config.json where it exists, even if it names none, as in
+/// transformers' `generate`; else those of config.json. A generation_config.json without a byte counts as
+/// absent. transformers takes a damaged one for absent; here it is refused, because it may have held the only
+/// end id.
 std::vector<std::int32_t> read_eos_ids(const std::filesystem::path& folder, const Fields& config,
                                        const Family& family) {
   std::set<std::int32_t> ids;
   add_eos_ids(config, ids);
-  bool mentioned = config.object().contains("eos_token_id");
-  const std::filesystem::path path = folder / "generation_config.json";
-  if (has_entry(path) && !has_no_byte(path)) {
-    const Fields generation(read_json_file(path, max_config_bytes), path.string());
-    add_eos_ids(generation, ids);
-    mentioned = mentioned || generation.object().contains("eos_token_id");
-  }
   const bool has_default =
       family.architecture == "LlamaForCausalLM" || family.architecture == "MistralForCausalLM";
-  if (!mentioned && has_default) ids.insert(2);  // LlamaConfig's and MistralConfig's
+  if (has_default && !config.object().contains("eos_token_id"))
+    ids.insert(2);  // LlamaConfig's and MistralConfig's
+  const std::filesystem::path path = folder / "generation_config.json";
+  if (has_entry(path) && !has_no_byte(path)) {
+    ids.clear();
+    add_eos_ids(Fields(read_json_file(path, max_config_bytes), path.string()), ids);
+  }
   return {ids.begin(), ids.end()};
 }
 

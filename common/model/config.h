@@ -45,8 +45,9 @@ struct ModelConfig {
   bool mlp_bias = false;             ///< gate, up and down projections have a bias
   bool qk_norm = false;              ///< per-head RMSNorm of q and k before RoPE (Qwen3)
   RopeConfig rope;                   ///< how positions rotate q and k
-  std::vector<std::int32_t>
-      eos_ids;  ///< end-of-sequence ids of config.json and generation_config.json, sorted; may be empty
+  /// End-of-sequence ids, sorted: those of generation_config.json where it exists, else those of config.json.
+  /// Empty: none.
+  std::vector<std::int32_t> eos_ids;
 
   /// "the model's context is 512", and the reason if it is a sliding window.
   std::string context_sentence() const;

@@ -641,7 +641,7 @@ function commitWords({ sequences, changes = {} }, before) {
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
 }
 
-function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
+function freeWords({ sequence, reason, changes = {} }, before, { isFlat, isShared }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
@@ -649,7 +649,7 @@ function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
     capacity: isFlat ? `The reservation of ${name} is full: ${name} ends with the tokens it has.`
       : `${name} cannot grow, and no other sequence can be preempted: ${name} ends with the tokens it has.`,
     error: `${name} has logits that are not finite: its blocks are freed, and their contents cannot be found.`,
-    preempted: `${name} is preempted, so that an older sequence can go on. Its tokens will be computed again.`,
+    preempted: preemptionWords(sequence, before, isShared),
   }
   const references = Object.entries(changes.references || {})
   const given = references.filter(([, count]) => count === 0).map(([block]) => block)
@@ -658,6 +658,26 @@ function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
   if (given.length > 0) sentences.push(`${capital(blocksNamed(given, isFlat))} ${agree(given, "goes", "go")} back.`)
   if (shared.length > 0) sentences.push(`Other sequences still hold ${blocksNamed(shared)}.`)
   return sentences.join(" ")
+}
+
+function preemptionWords(sequence, before, isShared) {
+  const name = letter(sequence)
+  const others = [...before.sequences].filter(([id, { pinned }]) => id !== sequence && !pinned)
+  const copied = copiesOfPinned(sequence, before)
+  const why = others.length > 0 ? `${name} is preempted, so that an older sequence can go on.`
+    : copied.length > 0 ? `${name} is preempted: it has copies of the pinned ${blocksNamed(copied)}, and will share these instead.`
+      : `${name} is preempted, and will be admitted again.`
+  return `${why} Its tokens will be computed again${isShared ? ", except those that are found" : ""}.`
+}
+
+/** The pinned blocks whose tokens a sequence has in other blocks. */
+function copiesOfPinned(sequence, { sequences, blockSize }) {
+  const { table, tokens } = sequences.get(sequence) || { table: [], tokens: [] }
+  const pinned = [...sequences.values()].find((other) => other.pinned)
+  if (!pinned) return []
+  const differs = tokens.findIndex(({ id }, position) => !pinned.tokens[position] || pinned.tokens[position].id !== id)
+  const same = Math.floor((differs < 0 ? tokens.length : differs) / blockSize) // blocks
+  return pinned.table.slice(0, same).filter((block, index) => index < table.length && block !== table[index])
 }
 
 function forkWords({ parent, child }) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,11 +127,46 @@ TEST(BenchPrograms, RefuseWhatTheyDoNotKnowInOneLine) {
   for (const char* program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
     expect_refusal(program, {"--pool=7"}, 2, {"--pool=7"});
     expect_refusal(program, {"--benchmark_min_time=soon"}, 2, {"benchmark_min_time", "soon"});
-    for (const char* option : {"--benchmark_format=xml", "--benchmark_out_format=xml", "--benchmark_color="})
-      expect_refusal(program, {option}, 2, {"error: an option of Google Benchmark has a value"});
-    for (const char* option : {"--benchmark_repetitions=0", "--benchmark_repetitions=-1"})
-      expect_refusal(program, {option}, 2, {option, "at least 1"});
   }
+}
+
+/// Google Benchmark's options that need a value, as `--help` lists them. The others are {true|false}, and
+/// take any value or none.
+std::vector<std::string> valued_options() {
+  std::vector<std::string> found;
+  const std::string help = run_step("bench_bookkeeping", {"--help"}).out;
+  const std::regex pattern(R"(\[(--\w+)=(?!\{true\|false\}))");
+  for (std::sregex_iterator option(help.begin(), help.end(), pattern); option != std::sregex_iterator();
+       ++option)
+    found.push_back((*option)[1]);
+  return found;
+}
+
+TEST(BenchPrograms, SayThatAnOptionNeedsAValue) {
+  const std::vector<std::string> options = valued_options();
+  EXPECT_GE(options.size(), 11U);
+  for (const std::string& option : options)
+    expect_refusal("bench_bookkeeping", {option}, 2, {"error: " + option + " needs a value: "});
+  for (const std::string option : {"--benchmark_repetitions", "--benchmark_min_time", "--benchmark_format",
+                                   "--benchmark_time_unit", "--benchmark_color"})
+    expect_refusal("bench_bookkeeping", {option + "="}, 2, {"error: " + option + " needs a value: "});
+}
+
+TEST(BenchPrograms, SayWhatAnOptionTakes) {
+  const auto expect_words = [](const std::string& option, const std::string& value,
+                               const std::string& takes) {
+    expect_refusal("bench_bookkeeping", {option + "=" + value}, 2,
+                   {"error: " + option + " takes " + takes + ", and not '" + value + "'"});
+  };
+  for (const char* option : {"--benchmark_format", "--benchmark_out_format"})
+    expect_words(option, "xml", "console, json or csv");
+  expect_words("--benchmark_time_unit", "parsec", "ns, us, ms or s");
+  for (const char* value : {"steps", "a=b=c", "a=b,", ",a=b"})
+    expect_words("--benchmark_context", value, "KEY=VALUE, or several with commas between them");
+  for (const char* value : {"0", "-1", "+0", " 0", "few"})
+    expect_words("--benchmark_repetitions", value, "a number of at least 1");
+  for (const char* option : {"--benchmark_min_time", "--benchmark_min_warmup_time", "--v"})
+    expect_refusal("bench_bookkeeping", {std::string(option) + "=soon"}, 2, {option, "soon"});
 }
 
 TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {

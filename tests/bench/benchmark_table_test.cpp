@@ -298,6 +298,11 @@ TEST_F(BenchmarkTable, DamagedFilesAreRefusedInOneLineAndNothingIsKept) {
   damaged.emplace_back("[1, 2]", "context is missing");
   damaged.emplace_back(round_of("step1_no_cache", std::vector<Json>{}).dump(), "no benchmark has run");
   Json changed = whole;
+  changed["benchmarks"][0]["run_type"] = "aggregate";
+  damaged.emplace_back(changed.dump(),
+                       " holds aggregates alone, and not the time of each repetition; "
+                       "leave out --benchmark_report_aggregates_only");
+  changed = whole;
   changed["benchmarks"][0]["real_time"] = "fast";
   damaged.emplace_back(changed.dump(), "real_time is \"fast\"");
   changed["benchmarks"][0]["real_time"] = 0;

@@ -279,6 +279,32 @@ class PlayerTest(unittest.TestCase):
         self.assertIn("The run is over: 4 K/V rows computed",
                       self.browser.run("return document.querySelector('.sentence').textContent"))
 
+    def words_of_preemption(self, program, *options):
+        """What is said as a sequence is first preempted."""
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "own.jsonl"
+            subprocess.run([BUILD / "bin" / program, "--device", "cpu", *options, "--trace", trace], check=True,
+                           stdout=subprocess.DEVNULL)
+            self.open()
+            self.play_file(trace.read_text(encoding="utf-8").splitlines())
+        return self.browser.run("""
+            const { trace } = player.panels[0]
+            return describe(trace, trace.events.findIndex(({ reason }) => reason === "preempted") + 1)""")
+
+    def test_a_preemption_is_told_with_its_cause(self):
+        found = "Its tokens will be computed again, except those that are found."
+        prompt = "Once upon a time"
+        alone = self.words_of_preemption("step4_prefix_cache", "--num-blocks", "4", "--block-size", "2", "--system-prompt",
+                                         prompt, "--prompt", prompt, "--tokens", "4")
+        self.assertTrue(alone.startswith("A is preempted: it has copies of the pinned block 1, and will share these instead. "
+                                         + found), alone)
+        forced = self.words_of_preemption("step4_prefix_cache", "--prompt", prompt, "--tokens", "4", "--debug-preempt", "2")
+        self.assertTrue(forced.startswith("A is preempted, and will be admitted again. " + found), forced)
+        beside = self.words_of_preemption("step3_paged", "--num-blocks", "5", "--block-size", "4", "--ids", "1,2,3,4,5,6,7",
+                                          "--ids", "8,9,10,11,12,13,14", "--tokens", "12", "--ignore-eos")
+        self.assertTrue(beside.startswith("B is preempted, so that an older sequence can go on. "
+                                          "Its tokens will be computed again. "), beside)
+
     def test_a_trace_that_is_dropped_on_the_page_is_played(self):
         self.open()
         self.browser.run("""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """docs/copying.md names the files of a part of the project, and these files are enough. Copied into an empty folder they
 include each other, the libraries that the page names, and nothing else. The page's program builds and prints what the
-page says.
+page says, also in a folder that holds the other parts and an engine's own sources.
 
 Usage: copying_test.py BUILD, the build tree whose compiler is used. The CUDA kernels are not compiled again: the page's
 program is linked with the objects of BUILD.
@@ -41,6 +41,9 @@ def section(title):
     end = min((number for number, _ in check_book.headings(page) if number > lines[0]), default=len(page.prose))
     return [command for block in page.blocks if lines[0] < block.line < end and block.language == "console"
             for command in check_book.commands(block)]
+
+
+PARTS = ["The paged manager", "The prefix-caching manager", "The free-block queue and the prefix index", "The CUDA kernels"]
 
 
 class Copying(unittest.TestCase):
@@ -97,9 +100,25 @@ class Copying(unittest.TestCase):
     def test_queue_and_index(self):
         self.check_part("The free-block queue and the prefix index", XXHASH)
 
+    def test_the_parts_go_into_one_folder_one_after_the_other(self):
+        for name in ("main.cpp", "source/main.cpp", "source/cache/pool.cpp"):  # the engine's own
+            (self.engine / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.engine / name).write_text("#include <its_own>\nint main() {}\n")
+        for title in [*PARTS, PARTS[0]]:  # at last the first again, beside all others
+            commands = self.copy(section(title))
+            if commands[0].text.startswith("c++"):
+                with self.subTest(part=title):
+                    self.assertEqual(self.run_command(commands[0].text), [])
+                    self.assertEqual(self.run_command(commands[1].text), commands[1].output)
+
     def test_cuda_kernels(self):
         commands = self.copy(section("The CUDA kernels"))
         self.check_includes(CUDA)
+        # nvcc takes no .cuh on its command line, and needs each source once.
+        words = self.run_command(commands[0].text.replace("nvcc", r"printf '%s\n'", 1))
+        sources = [path for suffix in ("cpp", "cu") for path in self.engine.rglob(f"*.{suffix}")]
+        self.assertEqual(sorted(word for word in words if word.startswith(str(self.engine) + "/") and Path(word).is_file()),
+                         sorted(map(str, sources)))
         found = {}
         for source in (path.relative_to(self.engine) for path in self.engine.glob("*/**/*.c*")):
             if source.suffix in (".cpp", ".cu"):

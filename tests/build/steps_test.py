@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -358,6 +359,13 @@ class StepsScript(unittest.TestCase):
         for option in ("--demo", "--json", "--json=1", "--logits=1"):  # choose what is printed
             self.expect_refusal("compare", option)
         self.expect_refusal("bench", "--benchmark")
+        for option in ("out=x", "out_format=csv", "list_tests", "list_tests=true", "report_aggregates_only=true"):
+            self.expect_refusal("bench", f"--benchmark_{option}")  # the table could not be made
+        for context in ("commit=x", "a=b,load_avg=x"):
+            self.expect_refusal("bench", f"--benchmark_context={context}")
+        for context in ("steps", "a=b=c", "a=b,", ",a=b"):
+            self.expect_refusal("bench", f"--benchmark_context={context}")
+            self.assertIn(f"'{context}'", self.steps("bench", f"--benchmark_context={context}")[2][0])
         self.expect_refusal("bench", "--prompt")
         self.expect_refusal("plots", "--nonsense")
         self.expect_refusal("plots", "no-such-record.json")
@@ -495,6 +503,14 @@ class StepsScript(unittest.TestCase):
         self.assertIn("--benchmark_context=commit=unknown", self.options_of_the_benches())
         self.assertIn("--benchmark_context=commit=unknown,governor=off",
                       self.options_of_the_benches("--benchmark_context=governor=off"))
+        self.assertIn("--benchmark_context=commit=unknown", self.options_of_the_benches("--benchmark_context="))
+
+    def test_the_environment_leaves_no_time_out(self):
+        variables = ("BENCHMARK_LIST_TESTS", "BENCHMARK_REPORT_AGGREGATES_ONLY")
+        self.benches("".join(f'[ -z "${{{name}-}}" ] || exit 1\n' for name in variables))
+        for name in variables:
+            with unittest.mock.patch.dict(os.environ, {name: "true"}):
+                self.assertEqual(self.steps("bench")[:2], (0, "the table\n"), name)
 
 
 if __name__ == "__main__":

@@ -334,7 +334,8 @@ TEST_F(Config, TakesTheTrainedLengthFromWhereverItStands) {
               AllOf(HasSubstr("original_max_position_embeddings"), HasSubstr("64"), HasSubstr("32")));
 }
 
-TEST_F(Config, UnitesTheEndIdsOfBothFiles) {
+// As transformers' `generate`.
+TEST_F(Config, TakesTheEndIdsOfGenerationConfigWhereThatFileExists) {
   json config = valid();
   const auto ids = [&](const json& in_config, const json& in_generation) {
     config["eos_token_id"] = in_config;
@@ -342,12 +343,21 @@ TEST_F(Config, UnitesTheEndIdsOfBothFiles) {
                json{{"eos_token_id", in_generation}, {"do_sample", true}}.dump());
     return read(config).eos_ids;
   };
-  EXPECT_THAT(ids(5, nullptr), ElementsAre(5));
+  EXPECT_THAT(ids(5, nullptr), IsEmpty());
+  EXPECT_THAT(ids(5, json::array()), IsEmpty());
   EXPECT_THAT(ids(nullptr, 5), ElementsAre(5));
   EXPECT_THAT(ids(5, json::array({9, 5, 2})), ElementsAre(2, 5, 9));
-  EXPECT_THAT(ids(json::array({7, 3}), 4), ElementsAre(3, 4, 7));
+  EXPECT_THAT(ids(json::array({7, 3}), 4), ElementsAre(4));
   EXPECT_THAT(ids(nullptr, nullptr), IsEmpty());
   EXPECT_THAT(ids(json::array(), 0), ElementsAre(0));
+  for (const char* silent : {"{}", R"({"bos_token_id": 1})", R"({"_from_model_config": true})"}) {
+    write_file(folder_ / "generation_config.json", silent);
+    EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, IsEmpty()) << silent;
+    EXPECT_THAT(read(without("eos_token_id")).eos_ids, IsEmpty()) << silent;
+  }
+  std::filesystem::remove(folder_ / "generation_config.json");
+  EXPECT_THAT(read(with("eos_token_id", json::array({7, 3}))).eos_ids, ElementsAre(3, 7));
+  EXPECT_THAT(read(with("eos_token_id", nullptr)).eos_ids, IsEmpty());
 }
 
 TEST_F(Config, AssumesLlamasEndIdOnlyWhereNoFileSpeaksOfOne) {
@@ -683,11 +693,12 @@ TEST_F(ConfigFiles, OfAnotherUserAreNotAbsent) {
 }
 
 TEST_F(ConfigFiles, MayLackGenerationConfigOrHaveAnEmptyOne) {
-  for (const char* nothing : {"", "{}"}) {
-    write_file(folder_ / "generation_config.json", nothing);
-    EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, ElementsAre(5)) << nothing;
-    EXPECT_THAT(read(without("eos_token_id")).eos_ids, ElementsAre(2)) << nothing;
-  }
+  EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, ElementsAre(5));
+  write_file(folder_ / "generation_config.json", "");
+  EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, ElementsAre(5));
+  EXPECT_THAT(read(without("eos_token_id")).eos_ids, ElementsAre(2));
+  write_file(folder_ / "generation_config.json", "{}");
+  EXPECT_THAT(read(with("eos_token_id", 5)).eos_ids, IsEmpty());
   for (const char* damaged : {" ", "{", "[]", "null"}) {
     write_file(folder_ / "generation_config.json", damaged);
     expect_error("generation_config.json", "");

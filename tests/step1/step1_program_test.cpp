@@ -492,7 +492,10 @@ TEST(Step1Program, AnEmptyPromptGeneratesWhereTheTokenizerBeginsIt) {
       report_of({"--model", begins, "--prompt", "", "--tokens", "3", "--ignore-eos"});
   EXPECT_EQ(report["sequences"][0]["prompt_ids"], (std::vector<int>{1}));
   EXPECT_EQ(report["sequences"][0]["output_ids"].size(), 3U);
-  expect_refusal({"--model", kTinyModel, "--prompt", ""}, 2, {"prompt 1 is empty"});
+  const std::string line =
+      "error: prompt 1 is empty: it has no token, and none is added to it; give some text\n";
+  expect_refusal({"--model", kTinyModel, "--prompt", ""}, 2, {line});
+  expect_refusal({"--model", begins, "--no-special-tokens", "--prompt", ""}, 2, {line});
   expect_refusal({"--model", kTinyModel, "--ids", ""}, 2, {"--ids"});
   expect_refusal({"--model", kTinyModel, "--prompt", "Once", "--prompt", ""}, 2, {"prompt 2 is empty"});
   const nlohmann::json spaces = report_of({"--model", kTinyModel, "--prompt", "   ", "--tokens", "1"});
