@@ -438,7 +438,7 @@ TEST(Step1Program, AnyOfAListOfEndsStopsARunAndNoneDoesWithIgnoreEos) {
   ASSERT_EQ(std::find(ids.begin(), ids.end(), ids[2]) - ids.begin(), 2) << "the third must be new";
 
   const CheckpointCopy model;
-  model.change_config({{"eos_token_id", {766, ids[2], 0}}});
+  write_file(model / "generation_config.json", nlohmann::json{{"eos_token_id", {766, ids[2], 0}}}.dump());
   const std::vector<std::string> arguments{"--model", model.path(), "--ids", "5,6,7", "--tokens", "8"};
   const nlohmann::json stopped = report_of(arguments);
   EXPECT_EQ(stopped["sequences"][0]["finish_reason"], "stop");
