@@ -43,8 +43,8 @@ void PagedKvStore::store_and_attend(std::int64_t layer, const HeadSettings& head
   cpu::rotate_and_store(heads, config_.head_dim, rows, plan_->slots, dtype_, k_layer(layer), v_layer(layer),
                         threads_);
   const cpu::KvRows stored{dtype_, k_layer(layer), v_layer(layer)};
-  // Both get all rows: `row(0)` is where the first row lies, the others follow `stride` numbers apart, in q and
-  // in `out` alike. dtype_ is the type of K, V and `out`.
+  // Both get all rows: `row(0)` is where the first row lies, the others follow `stride` numbers apart, in q
+  // and in `out` alike. dtype_ is the type of K, V and `out`.
   if (settings_.attention == AttentionPath::gather) {
     gathered_.attend(attention_shape_, stored, sequences_, rows.q.row(0), out.row(0), rows.q.stride, dtype_,
                      threads_);

@@ -87,9 +87,9 @@ std::int64_t PrefixCachingManager::blocks_to_keep_free(std::span<const Work> wor
   return beside_others && std::ranges::any_of(open_plan_, &Planned::is_new) ? shape_.watermark() : 0;
 }
 
-/// Whether the first new row goes to the last block of the table, and other sequences use that block too: then
-/// it must be copied. This happens to a tail after a fork or behind a pinned prefix, and to a full block if
-/// the pinned prefix is the whole prompt, whose last token is computed again.
+/// Whether the first new row goes to the last block of the table, and other sequences use that block too:
+/// then it must be copied. This happens to a tail after a fork or behind a pinned prefix, and to a full block
+/// if the pinned prefix is the whole prompt, whose last token is computed again.
 bool PrefixCachingManager::writes_to_shared(const Sequence& sequence, const Work& wanted) const {
   const std::int64_t first =
       first_computed_position(sequence.stored_or_found(), std::ssize(wanted.token_ids));
@@ -116,7 +116,7 @@ void PrefixCachingManager::extend(Sequence& sequence, const Work& wanted, PassPl
 
 void PrefixCachingManager::commit(const PassPlan& plan) {
   update_counters(plan);  // prefix_caching_reports.cpp
-  settle(plan);  // evicted blocks lose their old content (prefix_caching_extras.cpp)
+  settle(plan);           // evicted blocks lose their old content (prefix_caching_extras.cpp)
   open_plan_.clear();
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     Sequence& sequence = sequences_.at(plan.sequences[s]);

@@ -54,8 +54,9 @@ class SharedBlockPool {
   /// @return the new block
   /// @throws std::logic_error unless `block` has other references.
   [[nodiscard]] std::int32_t unshare(std::int32_t block);
-  /// For the host tier (skip it on a first reading): cached blocks that the open plan has allocated, the least
-  /// recently used first. Until `settle` the index has their old content, which HostTier::swap_out may move to the host tier.
+  /// For the host tier (skip it on a first reading): cached blocks that the open plan has allocated, the
+  /// least recently used first. Until `settle` the index has their old content, which HostTier::swap_out may
+  /// move to the host tier.
   const std::vector<std::int32_t>& evicted() const { return evicted_; }
   /// The plan is final: the old content of evicted blocks is not found any more.
   void settle();

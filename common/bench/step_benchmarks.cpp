@@ -195,7 +195,7 @@ std::string usage(Step step) {
 }
 
 bool is_google_benchmarks(std::string_view word) {
-  return word.starts_with("--benchmark_");
+  return word.starts_with("--benchmark_") || word == "--v" || word.starts_with("--v=");
 }
 
 }  // namespace

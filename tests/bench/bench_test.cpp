@@ -145,8 +145,10 @@ std::vector<std::string> valued_options() {
 TEST(BenchPrograms, SayThatAnOptionNeedsAValue) {
   const std::vector<std::string> options = valued_options();
   EXPECT_GE(options.size(), 11U);
-  for (const std::string& option : options)
-    expect_refusal("bench_bookkeeping", {option}, 2, {"error: " + option + " needs a value: "});
+  for (const std::string& option : options) {
+    for (const std::string program : {"bench_bookkeeping", "bench_step1_no_cache"})
+      expect_refusal(program, {option}, 2, {"error: " + option + " needs a value: "});
+  }
   for (const std::string option : {"--benchmark_repetitions", "--benchmark_min_time", "--benchmark_format",
                                    "--benchmark_time_unit", "--benchmark_color"})
     expect_refusal("bench_bookkeeping", {option + "="}, 2, {"error: " + option + " needs a value: "});
