@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,36 @@ constexpr std::array kValuedOptions{
     ValuedOption{"--v", "a whole number", ""},
 };
 
+/// @param name  of the option, or of the variable that stands for it
+/// @throws InputError that says what the option takes.
+[[noreturn]] void refuse_value(const ValuedOption& option, std::string_view name, std::string_view value) {
+  throw InputError(fmt::format("{} takes {}, and not '{}'", name, option.takes, value));
+}
+
+/// @param name  as in refuse_value
+/// @throws InputError for a value that is none of the option's choices; for a number of repetitions below 1,
+/// with which Google Benchmark would measure nothing.
+void check_value(const ValuedOption& option, std::string_view name, std::string_view value) {
+  if (!option.choices.empty() && option.choices.find(fmt::format(" {} ", value)) == std::string_view::npos)
+    refuse_value(option, name, value);
+  if (option.name == "--benchmark_repetitions" && std::strtol(std::string(value).c_str(), nullptr, 10) < 1)
+    refuse_value(option, name, value);
+}
+
+/// @throws InputError as check_value, for the variables that Google Benchmark reads as options:
+/// BENCHMARK_FORMAT for --benchmark_format. An empty number counts for nothing.
+void check_environment() {
+  for (const ValuedOption& option : kValuedOptions) {
+    if (!option.name.starts_with("--benchmark_")) continue;
+    std::string name(option.name.substr(2));
+    std::ranges::transform(name, name.begin(), [](char letter) {
+      return static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    });
+    const char* const value = std::getenv(name.c_str());
+    if (value != nullptr && (*value != '\0' || !option.choices.empty())) check_value(option, name, value);
+  }
+}
+
 /// A word of the command line, NAME=VALUE or NAME.
 struct Word {
   explicit Word(std::string_view text)
@@ -71,33 +103,24 @@ struct Word {
     if (found != kValuedOptions.end()) option = &*found;
   }
 
-  /// @throws InputError that says what the option takes.
-  [[noreturn]] void refuse_value() const {
-    throw InputError(fmt::format("{} takes {}, and not '{}'", name, option->takes, value));
-  }
-
   std::string_view name, value;
   const ValuedOption* option = nullptr;  ///< null: it needs no value, or is no option of Google Benchmark
 };
 
-/// @throws InputError if the value is missing; for one that is none of the option's choices; for a number of
-/// repetitions below 1, with which Google Benchmark would measure nothing.
-void check_value(std::string_view text) {
+/// @throws InputError if the value is missing, or as check_value.
+void check_word(std::string_view text) {
   const Word word(text);
   if (word.option == nullptr) return;
   if (word.name == text || (word.value.empty() && !word.option->may_be_empty))
     throw InputError(fmt::format("{} needs a value: {}", word.name, word.option->takes));
-  const std::string_view choices = word.option->choices;
-  if (!choices.empty() && choices.find(fmt::format(" {} ", word.value)) == std::string_view::npos)
-    word.refuse_value();
-  if (word.name == "--benchmark_repetitions" && std::strtol(std::string(word.value).c_str(), nullptr, 10) < 1)
-    word.refuse_value();
+  check_value(*word.option, word.name, word.value);
 }
 
 /// Hands the command line to Google Benchmark.
 /// @throws InputError for an option or a value that it does not have, with its own message if it prints one.
 void initialize(std::vector<char*> words) {
-  std::ranges::for_each(words, check_value);
+  check_environment();
+  std::ranges::for_each(words, check_word);
   int count = static_cast<int>(words.size());
   words.push_back(nullptr);
   const KeptErrors errors;
@@ -109,7 +132,7 @@ void initialize(std::vector<char*> words) {
   if (word.option == nullptr)
     throw InputError(fmt::format("'{}' is no option of Google Benchmark; --help lists those", words[1]));
   if (!errors.text().empty()) throw InputError(errors.text());
-  word.refuse_value();
+  refuse_value(*word.option, word.name, word.value);
 }
 
 /// Lets Google Benchmark look for the benchmarks that it would run, and run none.

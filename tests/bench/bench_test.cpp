@@ -171,6 +171,27 @@ TEST(BenchPrograms, SayWhatAnOptionTakes) {
     expect_refusal("bench_bookkeeping", {std::string(option) + "=soon"}, 2, {option, "soon"});
 }
 
+TEST(BenchPrograms, SayWhatAVariableTakesThatStandsForAnOption) {
+  struct Case {
+    const char *name, *value, *takes;
+  };
+  for (const auto& [name, value, takes] : {Case{"BENCHMARK_REPETITIONS", "0", "a number of at least 1"},
+                                           {"BENCHMARK_REPETITIONS", "-3", "a number of at least 1"},
+                                           {"BENCHMARK_FORMAT", "xml", "console, json or csv"},
+                                           {"BENCHMARK_FORMAT", "", "console, json or csv"},
+                                           {"BENCHMARK_OUT_FORMAT", "xml", "console, json or csv"},
+                                           {"BENCHMARK_TIME_UNIT", "h", "ns, us, ms or s"}}) {
+    setenv(name, value, 1);
+    for (const std::string program : {"bench_bookkeeping", "bench_step1_no_cache"})
+      expect_refusal(program, {}, 2,
+                     {"error: " + std::string(name) + " takes " + takes + ", and not '" + value + "'"});
+    unsetenv(name);
+  }
+  setenv("BENCHMARK_REPETITIONS", "", 1);
+  EXPECT_EQ(run_step("bench_bookkeeping", {"--benchmark_list_tests"}).exit_code, 0);
+  unsetenv("BENCHMARK_REPETITIONS");
+}
+
 TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
   for (const std::string program : {"bench_bookkeeping", "bench_kernels", "bench_pool_layout"}) {
     const ProgramResult result = run_step(program, {"--help"});

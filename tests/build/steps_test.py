@@ -504,6 +504,8 @@ class StepsScript(unittest.TestCase):
         self.assertIn("--benchmark_context=commit=unknown,governor=off",
                       self.options_of_the_benches("--benchmark_context=governor=off"))
         self.assertIn("--benchmark_context=commit=unknown", self.options_of_the_benches("--benchmark_context="))
+        self.assertIn("--benchmark_context=commit=unknown,governor=off,fan=on",
+                      self.options_of_the_benches("--benchmark_context=governor=off", "--benchmark_context=fan=on"))
 
     def test_the_environment_leaves_no_time_out(self):
         variables = ("BENCHMARK_LIST_TESTS", "BENCHMARK_REPORT_AGGREGATES_ONLY")
