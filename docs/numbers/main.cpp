@@ -1,5 +1,5 @@
 /// @file
-/// `numbers`: prints docs/articles.md, every figure of the five articles beside the arithmetic and what the
+/// `numbers`: prints docs/articles.md, the figures of the five articles beside the arithmetic and what the
 /// programs report. `./steps numbers` writes it to its place.
 #include <CLI/CLI.hpp>
 #include <fstream>
@@ -21,7 +21,7 @@ struct NumbersOptions {
 /// @throws InputError for an unknown option or value. @return false if only help was asked for.
 bool parse(int argc, char** argv, NumbersOptions& options) {
   CLI::App app(
-      "Prints every figure of the five articles beside the arithmetic and the programs' figure, as Markdown");
+      "Prints the figures of the five articles beside the arithmetic and the programs' figure, as Markdown");
   app.add_flag("--no-times", options.no_times, "leave out the times, which depend on the machine");
   CLI::Option* only_times =
       app.add_flag("--only-times", options.only_times, "print only the decode times, to be kept as a record");
