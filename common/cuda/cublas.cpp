@@ -5,7 +5,6 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 

@@ -30,7 +30,9 @@ struct LaunchShape {
 /// after the other.
 bool kernels_can_overlap();
 
-/// Tells the GPU, once for each kernel and size, how much shared memory a launch needs.
+/// Allows a kernel the shared memory of its launch. CUDA is asked only where `kernel` needs more than before.
+/// @param name  of the kernel, for the error
+/// @throws RunError if the GPU does not have so much.
 void allow_shared_memory(const char* name, const void* kernel, const LaunchShape& shape);
 
 /// Starts `kernel` in `stream` and checks that it started. An empty grid starts nothing.
