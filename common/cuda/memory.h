@@ -70,22 +70,21 @@ using PinnedBuffer = Buffer<T, allocate_pinned>;
 
 /// A small array that the host writes anew for each pass. Two page-locked buffers take turns, so the host
 /// waits for the last copy but one, never for the last. The address on the GPU changes only when the array
-/// outgrows its room.
+/// outgrows its room. Some room is there from the start, since page-locked memory takes longer to get than
+/// a small pass takes.
 template <typename T>
 class Upload {
  public:
+  /// @throws RunError if there is not enough memory.
+  Upload() { grow_to(kFirstRoom); }
+
   /// Copies `numbers` to the GPU, in the order of `stream`.
   /// @return their address on the GPU
   const T* operator()(std::span<const T> numbers, cudaStream_t stream) {
     const auto count = static_cast<std::int64_t>(numbers.size());
     if (count > device_.size()) {
-      const std::int64_t room = std::max<std::int64_t>(256, count * 2);
       check(cudaStreamSynchronize(stream), "waiting for the GPU");
-      for (Staging& staging : staging_) {
-        staging.buffer = PinnedBuffer<T>(room, "a table of the pass");
-        staging.copied = make_event();
-      }
-      device_.reserve(room, "a table of the pass");  // last: its size says that all three have grown
+      grow_to(count * 2);
     }
     if (count == 0) return device_.data();
     std::swap(staging_[0], staging_[1]);
@@ -101,10 +100,21 @@ class Upload {
   const T* data() const { return device_.data(); }  ///< address on the GPU of what was copied last
 
  private:
+  static constexpr std::int64_t kFirstRoom = 4096;
+
   struct Staging {
     PinnedBuffer<T> buffer;
     Event copied;
   };
+
+  void grow_to(std::int64_t room) {
+    for (Staging& staging : staging_) {
+      staging.buffer = PinnedBuffer<T>(room, "a table of the pass");
+      staging.copied = make_event();
+    }
+    device_.reserve(room, "a table of the pass");  // last: its size says that all three have grown
+  }
+
   DeviceBuffer<T> device_;
   Staging staging_[2];
 };
