@@ -56,13 +56,17 @@ std::vector<Workload> workloads() {
                     .sequences = 1,
                     .tokens = tokens,
                     .timed = all});
-  for (const std::int64_t prefix : {128, 512}) {
-    Workload cold{.name = fmt::format("shared_prefix/prefix:{}/requests:16", prefix),
+  struct Shared {
+    std::int64_t prefix, requests;
+  };
+  for (const auto [prefix, requests] : {Shared{128, 16}, Shared{512, 16}, Shared{2048, 1}}) {
+    Workload cold{.name = fmt::format("shared_prefix/prefix:{}/requests:{}", prefix, requests),
                   .prompt = prefix + 32,
-                  .sequences = 16,
+                  .sequences = requests,
                   .tokens = 1,
                   .timed = all_first_tokens,
-                  .shared = prefix};
+                  .shared = prefix,
+                  .on_gpu = prefix > 512};
     Workload warm = cold;
     warm.name += "/warm";
     warm.warm = true;
