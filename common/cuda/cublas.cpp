@@ -2,11 +2,13 @@
 /// See cublas.h.
 #include "common/cuda/cublas.h"
 
-#include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "common/base/error.h"
 #include "fmt/format.h"
@@ -25,6 +27,15 @@ void* open_library() {
       fmt::format("--device cuda: cannot load {}: {}; install NVIDIA's cuBLAS or put its folder into "
                   "LD_LIBRARY_PATH",
                   name, dlerror()));
+}
+
+/// Up to 16 rows stay; more become the next multiple of 16 or, from 256 on, of an eighth of their power of
+/// two.
+std::int64_t rounded_up(std::int64_t rows) {
+  if (rows <= 16) return rows;
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows)));
+  const std::int64_t step = std::max<std::int64_t>(16, power / 8);
+  return (rows + step - 1) / step * step;
 }
 
 void check(cublasStatus_t status, const char* what) {
@@ -79,6 +90,8 @@ struct Cublas::Library {
       function<decltype(cublasLtMatmulPreferenceDestroy)>("cublasLtMatmulPreferenceDestroy");
   decltype(cublasLtMatmulAlgoGetHeuristic)* choose =
       function<decltype(cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic");
+  decltype(cublasLtMatmulAlgoCheck)* check_algorithm =
+      function<decltype(cublasLtMatmulAlgoCheck)>("cublasLtMatmulAlgoCheck");
   decltype(cublasLtMatmul)* multiply = function<decltype(cublasLtMatmul)>("cublasLtMatmul");
 };
 
@@ -104,8 +117,7 @@ Cublas::Cublas(cudaStream_t stream) : stream_(stream), library_(std::make_shared
 }
 
 const Cublas::Plan& Cublas::plan_for(const Key& key) {
-  std::shared_ptr<const Plan>& known = plans_[key];
-  if (known) return *known;
+  if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
   const auto [dtype, rows, in, out, x_stride, y_stride, alignment] = key;
   const Library& library = *library_;
   const cudaDataType_t type = static_cast<DType>(dtype) == DType::f32   ? CUDA_R_32F
@@ -122,6 +134,23 @@ const Cublas::Plan& Cublas::plan_for(const Key& key) {
   plan->x = library.layout_of(type, in, rows, x_stride);
   plan->y = library.layout_of(type, out, rows, y_stride);
 
+  Key rounded = key;
+  rounded[1] = rounded_up(rows);
+  if (rounded != key) plan->algorithm = plan_for(rounded).algorithm;
+  if (rounded == key || !can_use(*plan)) plan->algorithm = choose(*plan, alignment);
+  return *plans_.emplace(key, std::move(plan)).first->second;
+}
+
+bool Cublas::can_use(const Plan& plan) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  return library_->check_algorithm(static_cast<cublasLtHandle_t>(handle_.get()), plan.operation.get(),
+                                   plan.weight.get(), plan.x.get(), plan.y.get(), plan.y.get(),
+                                   &plan.algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= static_cast<std::size_t>(workspace_.size());
+}
+
+cublasLtMatmulAlgo_t Cublas::choose(const Plan& plan, std::int64_t alignment) const {
+  const Library& library = *library_;
   cublasLtMatmulPreference_t preference = nullptr;
   check(library.create_preference(&preference), "choosing a matrix product");
   const auto owned = Library::owned(preference, library.destroy_preference);
@@ -139,13 +168,11 @@ const Cublas::Plan& Cublas::plan_for(const Key& key) {
     prefer(attribute, static_cast<std::uint32_t>(alignment));
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  check(library.choose(static_cast<cublasLtHandle_t>(handle_.get()), operation, plan->weight.get(),
-                       plan->x.get(), plan->y.get(), plan->y.get(), preference, 1, &best, &found),
+  check(library.choose(static_cast<cublasLtHandle_t>(handle_.get()), plan.operation.get(), plan.weight.get(),
+                       plan.x.get(), plan.y.get(), plan.y.get(), preference, 1, &best, &found),
         "choosing a matrix product");
   if (found == 0) throw RunError("cuBLAS has no kernel for a matrix product");
-  plan->algorithm = best.algo;
-  known = plan;
-  return *known;
+  return best.algo;
 }
 
 void Cublas::multiply(DType dtype, const void* x, std::int64_t x_stride, const void* weight, void* y,

@@ -3,6 +3,7 @@
 /// on the CPU neither needs it nor waits until its half gigabyte is mapped. Chapter: step3_paged/README.md.
 #pragma once
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -37,13 +38,18 @@ class Cublas {
   struct Plan;
   /// What a plan depends on: number type, sizes, strides and the alignment of the addresses.
   using Key = std::array<std::int64_t, 7>;
+  /// cuBLAS takes a tenth of a millisecond to choose a kernel, so it chooses for rounded numbers of rows
+  /// only; a number of rows that comes for the first time takes the kernel of the next of these.
   const Plan& plan_for(const Key& key);
+  cublasLtMatmulAlgo_t choose(const Plan& plan, std::int64_t alignment) const;
+  /// Whether cuBLAS can multiply matrices of a plan's sizes with the plan's kernel.
+  bool can_use(const Plan& plan) const;
 
   cudaStream_t stream_;
   std::shared_ptr<const Library> library_;
   std::shared_ptr<void> handle_;  // a cublasLtHandle_t
   DeviceBuffer<std::byte> workspace_;
-  std::map<Key, std::shared_ptr<const Plan>> plans_;  // cuBLAS chooses a kernel once for each
+  std::map<Key, std::shared_ptr<const Plan>> plans_;
 };
 
 }  // namespace kvcache::cuda
