@@ -20,7 +20,6 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr int kSliceThreads = 256;
-constexpr int kSlice = 4 * kSliceThreads;    ///< ids of a row per thread block of sampling_arg_max
 constexpr int kSampleThreads = 512;          ///< of a thread block of sampling_draw
 constexpr int kReadAhead = 8;                ///< numbers that a thread asks for at once: memory is slow
 constexpr std::int64_t kMostSampling = 128;  ///< rows at a time: thread blocks that a large GPU runs at once
@@ -72,25 +71,42 @@ template <typename T>
 struct Task {
   const T* logits;  // [rows, vocab], rows `stride` numbers apart
   std::int64_t stride, vocab, picks;
+  bool on_packs;             // rows begin on 16 bytes
   const std::int64_t* rows;  // [picks]
   const Draw* draws;         // [picks] only where some are sampled
   std::uint64_t* found;      // [picks] ranked(): first the largest of the row, then the one picked
   std::uint64_t* weights;    // [blocks of sampling_draw, vocab]
 };
 
+/// Ids of a row per thread block of sampling_arg_max: 16 bytes for each thread.
+template <typename T>
+constexpr int kSlice = Pack<T>::size* kSliceThreads;
+
 /// One thread block per slice of a row, so that a single row keeps the whole GPU busy. `found` starts at 0.
+/// Where rows begin on 16 bytes, so does every pack; the last one may end behind the row's last logit.
 template <typename T>
 __global__ void __launch_bounds__(kSliceThreads) sampling_arg_max(Task<T> task) {
   using Reduce = cub::BlockReduce<std::uint64_t, kSliceThreads>;
   __shared__ typename Reduce::TempStorage storage;
   const auto larger = [](std::uint64_t a, std::uint64_t b) { return a > b ? a : b; };
 
-  const std::int64_t pick = blockIdx.x, first = std::int64_t{blockIdx.y} * kSlice;
-  const T* row = task.logits + task.rows[pick] * task.stride;
+  const std::int64_t pick = blockIdx.x;
+  const std::int64_t first = std::int64_t{blockIdx.y} * kSlice<T> + threadIdx.x * Pack<T>::size;
+  const T* const row = task.logits + task.rows[pick] * task.stride;
+  const auto ids = static_cast<int>(min(std::int64_t{Pack<T>::size}, task.vocab - first));  // may be negative
+  Pack<T> logits;
+  if (ids > 0 && task.on_packs) {
+    logits = *reinterpret_cast<const Pack<T>*>(row + first);
+  } else {
+#pragma unroll
+    for (int n = 0; n < Pack<T>::size; ++n) {
+      if (n < ids) logits.numbers[n] = row[first + n];
+    }
+  }
   std::uint64_t best = 0;
-  for (int n = 0; n < kSlice; n += kSliceThreads) {
-    const std::int64_t id = first + n + threadIdx.x;
-    if (id < task.vocab) best = larger(best, ranked<T>(to_float(row[id]), id));
+#pragma unroll
+  for (int n = 0; n < Pack<T>::size; ++n) {
+    if (n < ids) best = larger(best, ranked<T>(to_float(logits.numbers[n]), first + n));
   }
   best = Reduce(storage).Reduce(best, larger);
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
@@ -303,15 +319,17 @@ std::vector<Picked> PickIds::operator()(DType dtype, const void* logits, std::in
 
   std::vector<Picked> picked;
   with_number_type(dtype, [&]<typename T>() {
-    const Task<T> task{.logits = static_cast<const T*>(logits),
-                       .stride = stride,
-                       .vocab = vocab,
-                       .picks = count,
-                       .rows = rows_(rows, stream),
-                       .draws = sampling ? draws_(draws, stream) : nullptr,
-                       .found = found_.data(),
-                       .weights = weights_.data()};
-    const dim3 slices(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(vocab, kSlice)));
+    const Task<T> task{
+        .logits = static_cast<const T*>(logits),
+        .stride = stride,
+        .vocab = vocab,
+        .picks = count,
+        .on_packs = reinterpret_cast<std::uintptr_t>(logits) % 16 == 0 && stride % Pack<T>::size == 0,
+        .rows = rows_(rows, stream),
+        .draws = sampling ? draws_(draws, stream) : nullptr,
+        .found = found_.data(),
+        .weights = weights_.data()};
+    const dim3 slices(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(vocab, kSlice<T>)));
     launch("sampling_arg_max", sampling_arg_max<T>, {slices, kSliceThreads}, stream, task);
     launch("sampling_draw", sampling_draw<T>, {static_cast<unsigned>(blocks), kSampleThreads}, stream, task);
     check(cudaMemcpyAsync(found_here_.data(), found_.data(), found_bytes, cudaMemcpyDeviceToHost, stream),
