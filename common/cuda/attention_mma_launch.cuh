@@ -19,15 +19,13 @@ constexpr int kMmaTileBytes = kTileKeys* D * 2;
 /// @param name          of the kernel, for the error
 /// @param shared_bytes  of a thread block
 /// @param overlaps      as LaunchShape::overlaps
+/// @param cluster       thread blocks that share a tile, as LaunchShape::cluster
 inline void launch_tiles(const char* name, void (*kernel)(AttentionPass), int shared_bytes,
-                         const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream, bool overlaps) {
+                         const AttentionPass& pass, std::int64_t tiles, cudaStream_t stream, bool overlaps,
+                         unsigned cluster = 1) {
   if (tiles == 0) return;
-  // Otherwise the first-level cache may keep so much that fewer thread blocks fit.
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared),
-        name);
-  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads)), dim3(32 * kMmaWarps),
-                          static_cast<std::size_t>(shared_bytes), overlaps};
+  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * pass.kv_heads) * cluster), dim3(32 * kMmaWarps),
+                          static_cast<std::size_t>(shared_bytes), overlaps, cluster};
   launch(name, kernel, shape, stream, pass);
 }
 

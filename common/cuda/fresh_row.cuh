@@ -55,7 +55,7 @@ class Preparation {
     k_.make_ready(static_cast<const T*>(heads.k) + tile_.row * heads.k_stride + kv_head_ * D, fresh.k);
     __syncwarp();
     const std::int64_t at = (slot_ * pass_.kv_heads + kv_head_) * D;
-    const KeepToItself<std::uint16_t> keep{std::is_same_v<T, __half> ? 0x7C00 : 0x7F80};
+    const KeepToItself<std::uint16_t> keep{kExponentBits<T>};
 #pragma unroll
     for (int n = 0; n < D / 32; ++n) {
       const int d = n * 32 + lane;

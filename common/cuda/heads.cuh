@@ -1,7 +1,7 @@
 /// @file
 /// The heads of q and k in the registers of a warp, where they are normalised and rotated. The kernel of
-/// `norm_and_rotate` (kernels.cu) and attention (attention_mma_decode.cu) share it, so both give the same
-/// bits. Chapter: step3_paged/README.md.
+/// `rotate_and_store` (rotate_and_store.cu) and attention (attention_mma_decode.cu) share it, so both give
+/// the same bits. Chapter: step3_paged/README.md.
 #pragma once
 
 #include <cstdint>
@@ -12,73 +12,104 @@
 
 namespace kvcache::cuda {
 
+/// Two neighbouring numbers, which a thread moves at once.
+template <typename T>
+struct alignas(2 * sizeof(T)) Two {
+  T numbers[2];
+};
+template <typename T>
+__device__ Two<T>& two_at(T* numbers) {
+  return *reinterpret_cast<Two<T>*>(numbers);
+}
+template <typename T>
+__device__ const Two<T>& two_at(const T* numbers) {
+  return *reinterpret_cast<const Two<T>*>(numbers);
+}
+
 /// Makes heads of up to Most numbers ready, one after the other: the norm, then the rotation of one row. Lane
-/// l of a warp holds the pairs (d, d + head_dim / 2) with d = l, l + 32, ... Every number is rounded to T
-/// after the norm and after the rotation. The weights of the norm and the angles are loaded by the
-/// constructor, so a kernel can have them before it waits for the heads.
+/// l of a warp holds the pairs (d, d + head_dim / 2) with d = 2 l, 2 l + 1, 2 l + 64, ... Every number is
+/// rounded to T after the norm and after the rotation. The weights of the norm and the angles are loaded by
+/// the constructor, so a kernel can have them before it waits for the heads.
 template <typename T, int Most>
 class WarpHeads {
  public:
-  static constexpr int kPairs = (Most / 2 + 31) / 32;  ///< that a lane holds
+  static constexpr int kTwos = (Most / 4 + 31) / 32;  ///< times two pairs that a lane holds
 
-  /// @param weight  [head_dim] of the norm; nullptr: none
+  /// @param head_dim  a multiple of 4
+  /// @param weight    [head_dim] of the norm; nullptr: none
   __device__ WarpHeads(int head_dim, const T* weight, float eps, const Rotation& rotation, std::int64_t row)
       : half_(head_dim / 2),
         normalises_(weight != nullptr),
         rotates_(rotation.cosines != nullptr),
         eps_(eps) {
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = place(pair);
+    for (int n = 0; n < kTwos; ++n) {
+      const int d = place(n);
       if (d >= half_) continue;
       if (normalises_) {
-        first_weight_[pair] = to_float(weight[d]);
-        second_weight_[pair] = to_float(weight[d + half_]);
+        first_weight_[n] = two_at(weight + d);
+        second_weight_[n] = two_at(weight + d + half_);
       }
       if (rotates_) {
-        cosine_[pair] = rotation.cosines[row * half_ + d];
-        sine_[pair] = rotation.sines[row * half_ + d];
+        cosine_[n] = two_at(rotation.cosines + row * half_ + d);
+        sine_[n] = two_at(rotation.sines + row * half_ + d);
       }
     }
   }
 
   /// @param from, to  [head_dim]; may be the same
   __device__ void make_ready(const T* from, T* to) const {
-    float first[kPairs], second[kPairs], squares = 0;
+    Two<T> first[kTwos] = {}, second[kTwos] = {};
+    float squares = 0;
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = place(pair);
-      first[pair] = d < half_ ? to_float(from[d]) : 0;
-      second[pair] = d < half_ ? to_float(from[d + half_]) : 0;
-      squares = fmaf(first[pair], first[pair], squares);
-      squares = fmaf(second[pair], second[pair], squares);
+    for (int n = 0; n < kTwos; ++n) {
+      const int d = place(n);
+      if (d >= half_) continue;
+      first[n] = two_at(from + d);
+      second[n] = two_at(from + d + half_);
+    }
+#pragma unroll
+    for (int n = 0; n < kTwos; ++n) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const float a = to_float(first[n].numbers[m]), b = to_float(second[n].numbers[m]);
+        squares = fmaf(a, a, squares);
+        squares = fmaf(b, b, squares);
+      }
     }
     const float scale =
         normalises_ ? 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(2 * half_) + eps_) : 1.0F;
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int d = place(pair);
+    for (int n = 0; n < kTwos; ++n) {
+      const int d = place(n);
       if (d >= half_) continue;
-      float a = first[pair], b = second[pair];
-      if (normalises_) {
-        a = to_float(from_float<T>(a * scale * first_weight_[pair]));
-        b = to_float(from_float<T>(b * scale * second_weight_[pair]));
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        float a = to_float(first[n].numbers[m]), b = to_float(second[n].numbers[m]);
+        if (normalises_) {
+          a = to_float(from_float<T>(a * scale * to_float(first_weight_[n].numbers[m])));
+          b = to_float(from_float<T>(b * scale * to_float(second_weight_[n].numbers[m])));
+        }
+        const float cosine = cosine_[n].numbers[m], sine = sine_[n].numbers[m];
+        first[n].numbers[m] = from_float<T>(rotates_ ? a * cosine - b * sine : a);
+        second[n].numbers[m] = from_float<T>(rotates_ ? b * cosine + a * sine : b);
       }
-      to[d] = from_float<T>(rotates_ ? a * cosine_[pair] - b * sine_[pair] : a);
-      to[d + half_] = from_float<T>(rotates_ ? b * cosine_[pair] + a * sine_[pair] : b);
+      two_at(to + d) = first[n];
+      two_at(to + d + half_) = second[n];
     }
   }
 
  private:
-  /// The first number's place of the lane's pair number `pair`.
-  __device__ static int place(int pair) {
-    return static_cast<int>(threadIdx.x) % 32 + pair * 32;
+  /// The first of the lane's two neighbours number `n`.
+  __device__ static int place(int n) {
+    return static_cast<int>(threadIdx.x) % 32 * 2 + n * 64;
   }
 
   int half_;
   bool normalises_, rotates_;
   float eps_;
-  float first_weight_[kPairs], second_weight_[kPairs], cosine_[kPairs], sine_[kPairs];
+  Two<T> first_weight_[kTwos], second_weight_[kTwos];
+  Two<float> cosine_[kTwos], sine_[kTwos];
 };
 
 }  // namespace kvcache::cuda

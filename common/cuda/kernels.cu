@@ -1,7 +1,6 @@
 /// @file
 /// See kernels.h. These kernels move memory and compute little. Where rows are aligned to 16 bytes, a thread
 /// takes 16 bytes at a time.
-#include "common/cuda/heads.cuh"
 #include "common/cuda/kernels.h"
 #include "common/cuda/launch.cuh"
 
@@ -111,30 +110,6 @@ __global__ void rotation_table_kernel(const std::int32_t* positions, const float
   sines[at] = static_cast<float>(sin(static_cast<double>(angle)));
 }
 
-/// The heads of q or of k, for norm_and_rotate_kernel.
-template <typename T>
-struct HeadsOf {
-  T* x;
-  std::int64_t stride;  ///< of a row, in numbers
-  std::int64_t heads;   ///< in a row
-  const T* norm;        ///< [head_dim]; nullptr: none
-  float eps;
-};
-
-/// One warp per head of a row: first the heads of q, then those of k.
-template <typename T>
-__global__ void norm_and_rotate_kernel(HeadsOf<T> q, HeadsOf<T> k, std::int64_t rows, int head_dim,
-                                       Rotation rotation) {
-  start_next_kernel();
-  wait_for_earlier_kernels();
-  const std::int64_t number = blockIdx.x * std::int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
-  const std::int64_t row = number / (q.heads + k.heads), head = number % (q.heads + k.heads);
-  if (row >= rows) return;
-  const HeadsOf<T>& own = head < q.heads ? q : k;
-  T* numbers = own.x + row * own.stride + (head < q.heads ? head : head - q.heads) * head_dim;
-  WarpHeads<T, kMostHeadDim>(head_dim, own.norm, own.eps, rotation, row).make_ready(numbers, numbers);
-}
-
 template <typename T, int N>
 __global__ void swiglu_kernel(const T* gate, std::int64_t gate_stride, const T* up, std::int64_t up_stride,
                               std::int64_t cols, T* out, std::int64_t out_stride) {
@@ -191,7 +166,7 @@ bool kernels_are_built() {
   return built;
 }
 
-bool kernels_can_overlap() {
+bool has_hopper_kernels() {
   static const bool can = [] {
     cudaFuncAttributes attributes{};
     check(cudaFuncGetAttributes(&attributes, rotation_table_kernel), "looking for the kernels");
@@ -228,24 +203,6 @@ void rotation_table(const std::int32_t* positions, const float* inverse_frequenc
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream) {
   launch("rotation_table", rotation_table_kernel, grid_over(rows * half), stream, positions,
          inverse_frequencies, half, rows * half, cosines, sines);
-}
-
-void norm_and_rotate(DType dtype, const Rows& q, const Rows& k, std::int64_t head_dim,
-                     const HeadSettings& heads, cudaStream_t stream) {
-  const bool normalises = heads.q_norm.weight.present() || heads.k_norm.weight.present();
-  if (!normalises && heads.rotation.cosines == nullptr) return;
-  with_number_type(dtype, [&]<typename T>() {
-    const auto heads_of = [&](const Rows& x, const Norm& norm) {
-      return HeadsOf<T>{static_cast<T*>(x.data), x.stride, x.cols / head_dim,
-                        reinterpret_cast<const T*>(norm.weight.data), norm.eps};
-    };
-    const HeadsOf<T> of_q = heads_of(q, heads.q_norm), of_k = heads_of(k, heads.k_norm);
-    const std::int64_t warps = q.rows * (of_q.heads + of_k.heads);
-    const LaunchShape shape{static_cast<unsigned>(ceil_div(warps, kThreads / kWarp)), kThreads, 0,
-                            /*overlaps=*/true};
-    launch("norm_and_rotate", norm_and_rotate_kernel<T>, shape, stream, of_q, of_k, q.rows,
-           static_cast<int>(head_dim), heads.rotation);
-  });
 }
 
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream) {

@@ -45,11 +45,6 @@ void add_rows(DType dtype, const Rows& delta, const Rows& x, cudaStream_t stream
 void rotation_table(const std::int32_t* positions, const float* inverse_frequencies, std::int64_t rows,
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
 
-/// Normalises each head of q and k [rows, heads * head_dim], if there are weights for it; then rotates the
-/// pairs (d, d + head_dim / 2), if there is a rotation. head_dim is even and at most kMostHeadDim.
-void norm_and_rotate(DType dtype, const Rows& q, const Rows& k, std::int64_t head_dim,
-                     const HeadSettings& heads, cudaStream_t stream);
-
 /// out = gate / (1 + e^-gate) * up. Up to 16 rows in f16 or bf16 go through FewRowsKind::gate (few_rows.h)
 /// instead, where that fits.
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream);

@@ -24,11 +24,14 @@ struct LaunchShape {
   /// that one has called `start_next_kernel`. Before a kernel calls `wait_for_earlier_kernels`, it writes
   /// nothing and reads only what was complete when the last kernel without `overlaps` started.
   bool overlaps = false;
+  /// Neighbouring thread blocks in x that run at the same time and read each other's shared memory. More than
+  /// one needs `has_hopper_kernels`.
+  unsigned cluster = 1;
 };
 
-/// Whether this build has kernels that can overlap for this GPU (compute capability 9.0). Others run one
-/// after the other.
-bool kernels_can_overlap();
+/// Whether this build has kernels of compute capability 9.0 for this GPU: they can overlap, and their thread
+/// blocks can form clusters. Others run one after the other.
+bool has_hopper_kernels();
 
 /// Allows a kernel the shared memory of its launch. CUDA is asked only where `kernel` needs more than before.
 /// @param name  of the kernel, for the error
@@ -47,11 +50,18 @@ void launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = shape.overlaps && kernels_can_overlap() ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (shape.overlaps && has_hopper_kernels()) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {shape.cluster, 1, 1};
+  }
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 

@@ -62,13 +62,19 @@ struct AsTheyAre {
   __device__ void operator()(RowPack&, RowPack&) const {}  ///< of K, of V
 };
 
+/// The exponent's bits of a number; all are set in NaN and infinity alone.
+template <typename T>
+constexpr std::uint32_t kExponentBits = std::is_same_v<T, float>    ? 0x7F80'0000
+                                        : std::is_same_v<T, __half> ? 0x7C00
+                                                                    : 0x7F80;
+
 /// Keeps a number of V that is not finite from spreading: V is stored as 0 and K as NaN. A prefill kernel
 /// multiplies every V of its tile, that of a later token by the weight 0, and 0 times NaN is NaN. So a
 /// damaged token would damage the tokens before it, and the requests that share their blocks. Stored like
 /// this, it damages through its scores the tokens that attend to it, and no others.
 template <typename Bits>
 struct KeepToItself {
-  Bits exponent;  ///< the exponent's bits; all are set in NaN and infinity alone
+  Bits exponent;  ///< kExponentBits of the type
 
   /// One number of K and the number of V at its place.
   __device__ void operator()(Bits& k, Bits& v) const {

@@ -10,7 +10,8 @@ namespace {
 
 template <typename Bits>
 KeepToItself<Bits> keep_to_itself(DType dtype) {
-  const std::uint32_t exponent = dtype == DType::f32 ? 0x7F800000U : dtype == DType::bf16 ? 0x7F80U : 0x7C00U;
+  std::uint32_t exponent = 0;
+  with_number_type(dtype, [&]<typename T>() { exponent = kExponentBits<T>; });
   return {static_cast<Bits>(exponent)};
 }
 

@@ -11,8 +11,10 @@
 #include "common/base/stored_number.h"
 #include "common/cpu/cpu_backend.h"
 #include "common/cpu/rows.h"
+#include "common/cpu/scatter.h"
 #include "common/cuda/device_weights.h"
 #include "common/cuda/kernels.h"
+#include "common/cuda/rotate_and_store.h"
 #include "tests/support/gpu.h"
 #include "tests/support/random_numbers.h"
 
@@ -99,6 +101,49 @@ class CudaBackend : public OnGpu {
   }
   void expect_same(const Both& both, const std::string& what) {
     expect_close(read(*gpu_, both.gpu), read(*cpu_, both.cpu), dtype_, what);
+  }
+
+  /// The pools after `rotate_and_store` on the GPU: K and V, [pool_slots, k.cols] each. They begin as zeros.
+  std::pair<std::vector<float>, std::vector<float>> rotated_and_stored(const HeadSettings& heads,
+                                                                       std::int64_t head_dim, Both& q,
+                                                                       Both& k, const Both& v,
+                                                                       const std::vector<std::int64_t>& slots,
+                                                                       std::int64_t pool_slots) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(pool_slots * k.gpu.cols * size_of(dtype_)));
+    const auto k_pool = on_gpu(zeros), v_pool = on_gpu(zeros);
+    const auto gpu_slots = on_gpu(slots);
+    cuda::rotate_and_store(dtype_, heads, head_dim, {q.gpu, k.gpu, v.gpu}, gpu_slots.data(), k_pool.data(),
+                           v_pool.data(), stream());
+    const auto pool = [&](std::byte* data) {
+      Matrix matrix;
+      matrix.data = data;
+      matrix.rows = pool_slots;
+      matrix.cols = matrix.stride = k.gpu.cols;
+      return read(*gpu_, matrix);
+    };
+    return {pool(k_pool.data()), pool(v_pool.data())};
+  }
+  /// Rows of three heads of q and two of k and v, a row for each slot.
+  void expect_rotated_and_stored(const HeadSettings& on_cpu, const HeadSettings& on_gpu,
+                                 std::int64_t head_dim, const std::vector<std::int64_t>& slots) {
+    constexpr std::int64_t kPoolSlots = 7;
+    const std::int64_t rows = std::ssize(slots);
+    Both q = matrices(rows, 3 * head_dim, 10), k = matrices(rows, 2 * head_dim, 11);
+    const Both v = matrices(rows, 2 * head_dim, 12);
+    const auto [k_stored, v_stored] = rotated_and_stored(on_gpu, head_dim, q, k, v, slots, kPoolSlots);
+    std::vector<std::byte> k_pool(static_cast<std::size_t>(kPoolSlots * k.cpu.cols * size_of(dtype_)));
+    std::vector<std::byte> v_pool = k_pool;
+    cpu::rotate_and_store(on_cpu, head_dim, {q.cpu, k.cpu, v.cpu}, slots, dtype_, k_pool.data(),
+                          v_pool.data(), threads_);
+    expect_same(q, "q");
+    expect_close(k_stored, from_stored(k_pool), dtype_, "k");
+    EXPECT_EQ(v_stored, from_stored(v_pool)) << "v";
+  }
+  std::vector<float> from_stored(const std::vector<std::byte>& bytes) const {
+    std::vector<float> result;
+    for (std::int64_t at = 0; at < std::ssize(bytes); at += size_of(dtype_))
+      result.push_back(read_number(dtype_, bytes.data() + at));
+    return result;
   }
 
   ThreadPool threads_{2};
@@ -192,7 +237,7 @@ TEST_F(CudaBackend, ProjectsThreeAtOnceWhenTheirWeightsLieTogether) {
         model.embedding = model.lm_head = weights(4, 64, 40).cpu;
         const Weights uploaded = cuda::upload_weights(model, dtype, device());
         const LayerWeights& layer = uploaded.layers[0];
-        for (const std::int64_t rows : {1, 9, 3}) {  // grows and shrinks
+        for (const std::int64_t rows : {1, 9, 3, 37, 300}) {  // grows and shrinks
           const Both x = matrices(rows, 64, 8);
           const BothWeights gain = weights(1, 64, 9);
           Both q, k, v;
@@ -210,7 +255,7 @@ TEST_F(CudaBackend, ProjectsThreeAtOnceWhenTheirWeightsLieTogether) {
   }
 }
 
-TEST_F(CudaBackend, NormalisesAndRotatesHeadsAsTheCpuDoes) {
+TEST_F(CudaBackend, RotatesAndStoresAsTheCpuDoes) {
   for (const DType dtype : types()) {
     use(dtype);
     for (const std::int64_t head_dim : {8, 16, 64, 80, 128, 256}) {
@@ -224,17 +269,49 @@ TEST_F(CudaBackend, NormalisesAndRotatesHeadsAsTheCpuDoes) {
       const BothWeights gain = weights(1, head_dim, 9);
       for (const bool normed : {false, true}) {
         for (const bool rotated : {false, true}) {
-          Both q = matrices(5, 3 * head_dim, 10), k = matrices(5, 2 * head_dim, 11);
           const Norm cpu_norm{normed ? gain.cpu : Weight{}, 1e-6F},
               gpu_norm{normed ? gain.gpu : Weight{}, 1e-6F};
           const Norm cpu_other{cpu_norm.weight, 1e-2F}, gpu_other{gpu_norm.weight, 1e-2F};
-          cpu::norm_and_rotate(q.cpu, head_dim, cpu_norm, rotated ? on_cpu : Rotation{}, dtype, threads_);
-          cpu::norm_and_rotate(k.cpu, head_dim, cpu_other, rotated ? on_cpu : Rotation{}, dtype, threads_);
-          cuda::norm_and_rotate(dtype, cuda::rows_of(q.gpu), cuda::rows_of(k.gpu), head_dim,
-                                {gpu_norm, gpu_other, rotated ? on_gpu : Rotation{}}, stream());
-          expect_same(q, "norm and rotate q");
-          expect_same(k, "norm and rotate k");
+          expect_rotated_and_stored({cpu_norm, cpu_other, rotated ? on_cpu : Rotation{}},
+                                    {gpu_norm, gpu_other, rotated ? on_gpu : Rotation{}}, head_dim,
+                                    {4, -1, 0, 6, 3});
         }
+      }
+    }
+  }
+}
+
+// What scatter_kv does with numbers of V that are not finite, where rows are rotated on their way.
+TEST_F(CudaBackend, RotatesAndStoresNoVThatIsNotFinite) {
+  constexpr std::int64_t kHeadDim = 80;
+  for (const DType dtype : types()) {
+    use(dtype);
+    const std::vector<std::int32_t> positions{5, 6, 7};
+    const Rotation rotation = gpu_->set_positions(positions, std::vector<float>(kHeadDim / 2, 0.5F));
+    Both q = matrices(3, kHeadDim, 10), k = matrices(3, 2 * kHeadDim, 11);
+    Both v = matrices(3, 2 * kHeadDim, 12);
+    const std::pair<std::int64_t, std::int64_t> damaged[] = {{0, 3}, {1, 79}, {1, 80}, {2, 121}};
+    const float not_finite[] = {INFINITY, -INFINITY, NAN, INFINITY};
+    for (std::size_t n = 0; n < std::size(damaged); ++n) {
+      const std::vector<std::byte> number = stored({not_finite[n]}, dtype);
+      const auto [row, col] = damaged[n];
+      cuda::check(
+          cudaMemcpyAsync(static_cast<std::byte*>(v.gpu.data) + (row * v.gpu.stride + col) * size_of(dtype),
+                          number.data(), number.size(), cudaMemcpyHostToDevice, stream()),
+          "a test");
+      cuda::check(cudaStreamSynchronize(stream()), "a test");
+    }
+    const auto [k_stored, v_stored] = rotated_and_stored({{}, {}, rotation}, kHeadDim, q, k, v, {2, 0, 1}, 3);
+    const std::int64_t slots[] = {2, 0, 1};
+    for (std::size_t at = 0; at < k_stored.size(); ++at) {
+      const bool is_damaged = std::ranges::any_of(damaged, [&](auto place) {
+        return slots[place.first] * 2 * kHeadDim + place.second == static_cast<std::int64_t>(at);
+      });
+      EXPECT_EQ(std::isnan(k_stored[at]), is_damaged) << at;
+      if (is_damaged) {
+        EXPECT_EQ(v_stored[at], 0) << at;
+      } else {
+        EXPECT_TRUE(std::isfinite(v_stored[at])) << at;
       }
     }
   }
@@ -384,12 +461,14 @@ TEST_F(CudaBackend, LargePassesMayHaveMoreThan65535Rows) {
   const std::vector<float> speeds{1, 0.1F, 0.01F, 0.001F};
   const Rotation on_cpu = cpu_->set_positions(numbers_of_rows, speeds);
   const Rotation on_gpu = gpu_->set_positions(numbers_of_rows, speeds);
-  cpu::norm_and_rotate(x.cpu, kWidth, cpu_norm, on_cpu, DType::f32, threads_);
-  cpu::norm_and_rotate(y.cpu, kWidth, {}, on_cpu, DType::f32, threads_);
-  cuda::norm_and_rotate(DType::f32, cuda::rows_of(x.gpu), cuda::rows_of(y.gpu), kWidth,
-                        {gpu_norm, {}, on_gpu}, stream());
-  expect_same(x, "norm and rotate q");
-  expect_same(y, "norm and rotate k");
+  std::vector<std::int64_t> slots(numbers_of_rows.begin(), numbers_of_rows.end());
+  std::vector<std::byte> k_pool(kRows * kWidth * sizeof(float)), v_pool = k_pool;
+  cpu::rotate_and_store({cpu_norm, {}, on_cpu}, kWidth, {x.cpu, y.cpu, z.cpu}, slots, DType::f32,
+                        k_pool.data(), v_pool.data(), threads_);
+  const auto [k_stored, v_stored] = rotated_and_stored({gpu_norm, {}, on_gpu}, kWidth, x, y, z, slots, kRows);
+  expect_same(x, "q");
+  expect_close(k_stored, from_stored(k_pool), DType::f32, "k");
+  EXPECT_EQ(v_stored, from_stored(v_pool)) << "v";
 }
 
 // KN11: a row's offset in 32 bits wraps beyond 2^31 numbers.
