@@ -134,6 +134,7 @@ void Attention::list_work(AttentionKernels kernels) {
   prefill_tiles_(prefill, stream_);
   decode_count_ = std::ssize(decode);
   prefill_count_ = std::ssize(prefill);
+  longest_prefill_ = prefill.empty() ? 0 : prefill.front().end;
   listed_for_ = kernels;
 }
 
@@ -210,6 +211,7 @@ void Attention::start(AttentionPass& pass, AttentionKernels kernels) {
   pass.head_dim = static_cast<std::int32_t>(shape_.head_dim);
   pass.part_queries = static_cast<std::int32_t>(part_room_.queries);
   pass.has_long_parts = has_long_parts_;
+  pass.longest = longest_prefill_;
   pass.scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(shape_.head_dim));
   pass.part_sums = part_sums_.data();
   pass.part_softmax = part_softmax_.data();

@@ -104,7 +104,8 @@ class Attention {
   AttentionKernels listed_for_ = AttentionKernels::automatic;
   Upload<AttentionTile> decode_tiles_, prefill_tiles_;
   std::int64_t decode_count_ = 0, prefill_count_ = 0;
-  bool has_long_parts_ = false;  ///< a part of a decode tile has several spans
+  std::int32_t longest_prefill_ = 0;  ///< positions of the prefill tile that has the most
+  bool has_long_parts_ = false;       ///< a part of a decode tile has several spans
 
   // What the parts of long rows have computed, until the last thread block merges them.
   PartRoom part_room_;

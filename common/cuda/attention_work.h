@@ -146,6 +146,7 @@ struct AttentionPass {
   std::int32_t head_dim = 0;             ///< numbers per head
   std::int32_t part_queries = 0;         ///< room per part: as many as the largest decode tile has
   bool has_long_parts = false;           ///< a part of a decode tile has several spans
+  std::int32_t longest = 0;              ///< positions of the prefill tile that has the most
   std::int32_t warp_parts = 0;           ///< where WarpParts begins in shared memory, in bytes
   float scale = 0;                       ///< log2(e) / sqrt(head_dim): the softmax is taken in powers of two
   float* part_sums = nullptr;            ///< [parts, kv_heads, part_queries, head_dim]

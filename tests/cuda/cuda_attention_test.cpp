@@ -146,6 +146,25 @@ class CudaAttention : public OnGpu {
     return result;
   }
 
+  /// The last rows of a prompt, as a chunk after the others, have the bits that they have in the whole
+  /// prompt.
+  /// @param chunks  numbers of rows
+  void expect_equal_bits_in_chunks(std::int32_t tokens, const std::vector<std::int32_t>& chunks,
+                                   std::int64_t head_dim) const {
+    for (const auto& [kernels, dtype] : ways(head_dim)) {
+      const Problem whole({6, 2, head_dim}, dtype, {{tokens, tokens}});
+      const Bytes all = attend(whole, kernels);
+      for (const std::int32_t rows : chunks) {
+        Problem last = whole;
+        last.sequences[0].rows = rows;
+        last.q.erase(last.q.begin(), last.q.end() - rows * last.q_width());
+        const Bytes part = attend(last, kernels);
+        EXPECT_TRUE(std::equal(part.begin(), part.end(), all.end() - std::ssize(part)))
+            << describe(last, kernels);
+      }
+    }
+  }
+
   /// Float32 sums are taken in another order; in 16 bits the result is rounded, on tensor cores the weights
   /// too.
   static float usual_bound(DType dtype) {
@@ -576,17 +595,16 @@ TEST_F(CudaAttention, ALongRowAndItsNeighbourHaveTheSameBitsAloneAndInABatch) {
 }
 
 TEST_F(CudaAttention, APrefilledRowHasTheSameBitsWhateverPrefilledRowsComeWithIt) {
-  for (const auto& [kernels, dtype] : ways(64)) {
-    const Problem whole({6, 2, 64}, dtype, {{150, 150}});
-    const Bytes all = attend(whole, kernels);
-    for (const std::int32_t rows : {2, 3, 5, 21, 64, 65, 149}) {
-      Problem last = whole;
-      last.sequences[0].rows = rows;
-      last.q.erase(last.q.begin(), last.q.end() - rows * last.q_width());
-      const Bytes part = attend(last, kernels);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.end() - std::ssize(part)))
-          << describe(last, kernels);
-    }
+  for (const std::int64_t head_dim : {64, 128})
+    expect_equal_bits_in_chunks(150, {2, 3, 5, 21, 64, 65, 149}, head_dim);
+}
+
+// A whole prompt of this length fills the GPU. Of its last rows there are so few that clusters share them,
+// and beyond 4,096 positions each thread block of a cluster has several spans.
+TEST_F(CudaAttention, LargePromptsGiveTheSameBitsWholeAndInChunks) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    expect_equal_bits_in_chunks(700, {2, 40, 300, 699}, head_dim);
+    expect_equal_bits_in_chunks(4'700, {2, 64, 1'200}, head_dim);
   }
 }
 
