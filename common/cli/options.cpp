@@ -174,7 +174,7 @@ constexpr std::string_view input = "What to generate", sampling = "Sampling", pl
 const OptionSpec option_table[] = {
     {"--model", "DIR", input, "a Hugging Face checkpoint folder (default: the shipped model)", every_step,
      [](Options& options, const Given& given) { options.model = some_text(given); }},
-    {"--random-weights", "NAME", input, "random weights of a known shape, as qwen3-0.6b; no tokenizer", every_step,
+    {"--random-weights", "NAME", input, "random weights, as of qwen3-0.6b; no tokenizer: --ids or 16 made-up ids", every_step,
      [](Options& options, const Given& given) { options.random_weights = known_shape(given); }},
     {"--prompt", "TEXT", input, "a text to continue; repeatable (default: \"Once upon a time\")", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},

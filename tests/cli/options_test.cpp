@@ -498,6 +498,12 @@ TEST(Options, HelpListsTheOptionsOfTheStepOnly) {
   EXPECT_NE(printed(Step::prefix_cache, {"--help"}).find("--salt TEXT"), std::string::npos);
 }
 
+TEST(Options, HelpSaysWhatIsComputedWithoutAPrompt) {
+  const std::string help = printed(Step::no_cache, {"--help"});
+  EXPECT_NE(help.find("(default: \"Once upon a time\")"), std::string::npos);
+  EXPECT_NE(help.find("16 made-up ids"), std::string::npos);
+}
+
 TEST(Options, HelpFitsTheTerminal) {
   for (const Step step : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache}) {
     std::istringstream help(printed(step, {"--help"}));
