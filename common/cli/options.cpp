@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/model/config.h"
 
 namespace kvcache {
 namespace {
@@ -90,6 +91,12 @@ double real_number(const Given& given, double most, const std::string& expectati
 
 std::string some_text(const Given& given) {
   if (given.value.empty()) throw given.must_be("a text that is not empty");
+  return given.value;
+}
+
+/// The name of a shape; for another one the message lists the names.
+std::string known_shape(const Given& given) {
+  static_cast<void>(named_config(some_text(given)));
   return given.value;
 }
 
@@ -167,8 +174,8 @@ constexpr std::string_view input = "What to generate", sampling = "Sampling", pl
 const OptionSpec option_table[] = {
     {"--model", "DIR", input, "a Hugging Face checkpoint folder (default: the shipped model)", every_step,
      [](Options& options, const Given& given) { options.model = some_text(given); }},
-    {"--random-weights", "NAME", input, "random weights of a known shape, as qwen3-0.6b; no tokenizer", every_step,
-     [](Options& options, const Given& given) { options.random_weights = some_text(given); }},
+    {"--random-weights", "NAME", input, "random weights, as of qwen3-0.6b; no tokenizer: --ids or 16 made-up ids", every_step,
+     [](Options& options, const Given& given) { options.random_weights = known_shape(given); }},
     {"--prompt", "TEXT", input, "a text to continue; repeatable (default: \"Once upon a time\")", every_step,
      [](Options& options, const Given& given) { options.prompts.emplace_back(given.value); }, true},
     {"--prompt-file", "FILE", input, "a text from a file, without its last newline; - is stdin; repeatable", every_step,

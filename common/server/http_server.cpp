@@ -33,10 +33,20 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+/// "::1" for "[::1]", as a URL has it; every other text as it is.
+std::string without_brackets(const std::string& host) {
+  if (!host.starts_with('[') || !host.ends_with(']')) return host;
+  const std::string inner = host.substr(1, host.size() - 2);
+  error_code is_no_address;
+  asio::ip::make_address_v6(inner, is_no_address);
+  return is_no_address ? host : inner;
+}
+
 /// @throws InputError if `host` is no address or name.
 tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, int port) {
   error_code error;
-  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  const auto found =
+      tcp::resolver(io).resolve(without_brackets(host), std::to_string(port), tcp::resolver::passive, error);
   if (!error && !found.empty()) return found.begin()->endpoint();
   throw InputError(fmt::format(
       "--host \"{}\" is no address of this machine ({}); 127.0.0.1 is one, and 0.0.0.0 stands for "

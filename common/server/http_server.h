@@ -95,7 +95,7 @@ class HttpServer {
 
   /// Takes the port; connections wait until `start`. Requests of web pages of others are answered 403
   /// (pages_of_others.h).
-  /// @param host  an address of this machine or a name of it
+  /// @param host  an address of this machine or a name of it; an IPv6 address may stand in brackets
   /// @param port  0: any that is free
   /// @throws InputError for a host that is not this machine's; RunError for a port that is taken or not
   /// allowed.

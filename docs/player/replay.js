@@ -641,7 +641,7 @@ function commitWords({ sequences, changes = {} }, before) {
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
 }
 
-function freeWords({ sequence, reason, changes = {} }, before, { isFlat, isShared }) {
+function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
@@ -649,7 +649,7 @@ function freeWords({ sequence, reason, changes = {} }, before, { isFlat, isShare
     capacity: isFlat ? `The reservation of ${name} is full: ${name} ends with the tokens it has.`
       : `${name} cannot grow, and no other sequence can be preempted: ${name} ends with the tokens it has.`,
     error: `${name} has logits that are not finite: its blocks are freed, and their contents cannot be found.`,
-    preempted: preemptionWords(sequence, before, isShared),
+    preempted: preemptionWords(sequence, before),
   }
   const references = Object.entries(changes.references || {})
   const given = references.filter(([, count]) => count === 0).map(([block]) => block)
@@ -660,14 +660,23 @@ function freeWords({ sequence, reason, changes = {} }, before, { isFlat, isShare
   return sentences.join(" ")
 }
 
-function preemptionWords(sequence, before, isShared) {
+function preemptionWords(sequence, before) {
   const name = letter(sequence)
   const others = [...before.sequences].filter(([id, { pinned }]) => id !== sequence && !pinned)
   const copied = copiesOfPinned(sequence, before)
   const why = others.length > 0 ? `${name} is preempted, so that an older sequence can go on.`
     : copied.length > 0 ? `${name} is preempted: it has copies of the pinned ${blocksNamed(copied)}, and will share these instead.`
       : `${name} is preempted, and will be admitted again.`
-  return `${why} Its tokens will be computed again${isShared ? ", except those that are found" : ""}.`
+  const found = canBeFound(sequence, before) ? ", except those that are found" : ""
+  return `${why} Its tokens will be computed again${found}.`
+}
+
+/** Whether tokens of a preempted sequence can be found: by the hash of a block, or as the pinned prefix. */
+function canBeFound(id, { sequences, contents }) {
+  const { table, tokens } = sequences.get(id) || { table: [], tokens: [] }
+  const pinned = [...sequences.values()].find((other) => other.pinned)
+  return table.some((block) => contents[block] !== null)
+    || (pinned !== undefined && pinned.tokens.every((token, position) => tokens[position]?.id === token.id))
 }
 
 /** The pinned blocks whose tokens a sequence has in other blocks. */

@@ -298,12 +298,30 @@ class PlayerTest(unittest.TestCase):
                                          prompt, "--prompt", prompt, "--tokens", "4")
         self.assertTrue(alone.startswith("A is preempted: it has copies of the pinned block 1, and will share these instead. "
                                          + found), alone)
-        forced = self.words_of_preemption("step4_prefix_cache", "--prompt", prompt, "--tokens", "4", "--debug-preempt", "2")
+        forced = self.words_of_preemption("step4_prefix_cache", "--block-size", "2", "--prompt", prompt, "--tokens", "4",
+                                          "--debug-preempt", "2")
         self.assertTrue(forced.startswith("A is preempted, and will be admitted again. " + found), forced)
         beside = self.words_of_preemption("step3_paged", "--num-blocks", "5", "--block-size", "4", "--ids", "1,2,3,4,5,6,7",
                                           "--ids", "8,9,10,11,12,13,14", "--tokens", "12", "--ignore-eos")
         self.assertTrue(beside.startswith("B is preempted, so that an older sequence can go on. "
                                           "Its tokens will be computed again. "), beside)
+
+    def test_tokens_are_found_after_a_preemption_only_where_it_says_so(self):
+        forced = ["--prompt", "Once upon a time", "--tokens", "6", "--ignore-eos", "--debug-preempt", "3"]
+        hits_of_the_return = """
+            const { events } = player.panels[0].trace
+            const after = events.slice(events.findIndex(({ reason }) => reason === "preempted"))
+            return (after.find(({ event }) => event === "plan").sequences[0].hits || []).length"""
+        for options, is_found in [("--block-size 2", True), ("--block-size 2 --prefix-cache off", False),
+                                  ("--block-size 64", False),
+                                  ("--block-size 2 --prefix-cache off --system-prompt Once", True),
+                                  ("--block-size 64 --prefix-cache off --system-prompt Once", True),
+                                  ("--block-size 2 --prefix-cache off --system-prompt Wolf", False)]:
+            with self.subTest(options=options):
+                words = self.words_of_preemption("step4_prefix_cache", *forced, *options.split())
+                self.assertEqual(self.browser.run(hits_of_the_return) > 0, is_found)
+                told = "Its tokens will be computed again, except those that are found. "
+                self.assertIn(told if is_found else "Its tokens will be computed again. ", words)
 
     def test_a_trace_that_is_dropped_on_the_page_is_played(self):
         self.open()

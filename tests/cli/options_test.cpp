@@ -418,6 +418,18 @@ TEST(Options, RefuseContradictions) {
             "--no-special-tokens needs a tokenizer, which --random-weights does not have; leave it out");
 }
 
+TEST(Options, AShapeThatIsUnknownIsNamedBeforeWhatRandomWeightsLack) {
+  for (const Words& others :
+       {Words{"--prompt", "hi"}, Words{"--prompt-file", "a"}, Words{"--no-special-tokens"},
+        Words{"--system-prompt", "p"}, Words{"--ids", "1"}}) {
+    Words line{"--random-weights", "qwen3-0.6"};
+    line.insert(line.end(), others.begin(), others.end());
+    const std::string message = refusal(line, Step::prefix_cache);
+    EXPECT_TRUE(message.starts_with("no model shape is called \"qwen3-0.6\"; known are ")) << message;
+    EXPECT_NE(message.find("qwen3-0.6b"), std::string::npos) << message;
+  }
+}
+
 TEST(Options, ServeWhereTheyAreTold) {
   const Options defaults = parse({"--serve"}, Step::flat_cache);
   EXPECT_TRUE(defaults.serve);
@@ -484,6 +496,12 @@ TEST(Options, HelpListsTheOptionsOfTheStepOnly) {
   EXPECT_NE(printed(Step::flat_cache, {"-h"}).find("--max-seq-len N"), std::string::npos);
   EXPECT_NE(printed(Step::paged, {"--tokens", "5", "--help"}).find("--block-size N"), std::string::npos);
   EXPECT_NE(printed(Step::prefix_cache, {"--help"}).find("--salt TEXT"), std::string::npos);
+}
+
+TEST(Options, HelpSaysWhatIsComputedWithoutAPrompt) {
+  const std::string help = printed(Step::no_cache, {"--help"});
+  EXPECT_NE(help.find("(default: \"Once upon a time\")"), std::string::npos);
+  EXPECT_NE(help.find("16 made-up ids"), std::string::npos);
 }
 
 TEST(Options, HelpFitsTheTerminal) {

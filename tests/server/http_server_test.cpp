@@ -461,6 +461,20 @@ TEST_F(AnHttpServer, DoesNotAnswerToSuchANameWhereItsOwnAddressIsMappedToIpv6) {
   }
 }
 
+// As in a URL. The client speaks IPv4, so the address is the one that stands for 127.0.0.1.
+TEST_F(AnHttpServer, TakesAnIpv6AddressInBrackets) {
+  try {
+    start({}, "::ffff:127.0.0.1");
+  } catch (const InputError&) {
+    GTEST_SKIP() << "this machine has no IPv6";
+  }
+  start({}, "[::ffff:127.0.0.1]");
+  EXPECT_TRUE(server_->address().starts_with("http://[::ffff:127.0.0.1]:")) << server_->address();
+  for (const char* host : {"[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]:5000", "localhost"})
+    EXPECT_EQ(answer_to(fmt::format("GET /echo HTTP/1.1\r\nHost: {}\r\n\r\n", host)).status, 200) << host;
+  EXPECT_EQ(answer_to("GET /echo HTTP/1.1\r\nHost: evil.example\r\n\r\n").status, 403);
+}
+
 TEST_F(AnHttpServer, AnswersAHeadRequestThatIsWrongWithoutABody) {
   start();
   HttpClient client = connect();

@@ -281,5 +281,20 @@ TEST(ServerProgram, NeedsAPortAndAnAddress) {
   expect_refusal("step3_paged", {"--serve", "--port", "0", "--model", "/nowhere"}, 2, {"/nowhere"});
 }
 
+TEST(ServerProgram, TakesTheAddressThatItPrints) {
+  if (read_file("/proc/net/if_inet6").find("00000000000000000000000000000001") == std::string::npos)
+    GTEST_SKIP() << "this machine has no IPv6";
+  for (const char* step : kSteps) {
+    ServerProgram server(step, {"--host", "[::1]"});
+    const std::string line = server.read_line();
+    EXPECT_TRUE(line.starts_with("listening on http://[::1]:")) << step << ": " << line;
+  }
+}
+
+TEST(ServerProgram, TakesNoOtherHostInBrackets) {
+  for (const std::string host : {"[::1", "::1]", "[127.0.0.1]", "[localhost]", "[]", "[[::1]]"})
+    expect_refusal("step3_paged", {"--serve", "--port", "0", "--host", host}, 2, {"--host \"" + host + "\""});
+}
+
 }  // namespace
 }  // namespace kvcache
