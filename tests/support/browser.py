@@ -41,6 +41,7 @@ class Browser:
                 "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             }}})
             self.session = f"/session/{session['sessionId']}"
+            self.documents, self.left = set(), set()  # which have asked for something; those from before the page
         except BaseException:
             self.driver.kill()
             self.driver.wait()
@@ -67,7 +68,8 @@ class Browser:
     def open(self, url):
         """Loads `url` and forgets what was logged before."""
         self.console()
-        self.requests()
+        self._requests()
+        self.left = set(self.documents)
         self._send("POST", self.session + "/url", {"url": url})
 
     def url(self):
@@ -113,10 +115,20 @@ class Browser:
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
     def requests(self):
-        """The addresses that were asked for since this was last called."""
+        """The addresses that the page has asked for since this was last called.
+
+        Those of the page before it are left out. That page may ask on, until the new one is there.
+        """
+        return [url for document, url in self._requests() if document not in self.left]
+
+    def _requests(self):
+        """What was asked for since this was last called: pairs of the document that asked, by its id, and the address."""
         events = [json.loads(entry["message"])["message"]
                   for entry in self._send("POST", self.session + "/se/log", {"type": "performance"})]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        sent = [(event["params"]["loaderId"], event["params"]["request"]["url"]) for event in events
+                if event["method"] == "Network.requestWillBeSent"]
+        self.documents.update(document for document, _ in sent if document)
+        return sent
 
     def screenshot(self, path):
         with open(path, "wb") as file:
