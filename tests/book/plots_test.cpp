@@ -290,15 +290,12 @@ TEST_F(Pictures, ADamagedRecordOfADecodePassIsRefusedInOneLine) {
   };
   damaged("", 1, "decode_pass.sequences is missing");
   damaged("/read_gb_per_s", 0, "decode_pass.read_gb_per_s");
-  damaged("/weight_bytes", "many", "decode_pass.weight_bytes");
-  damaged("/after", 1, "decode_pass.after.parts is missing");
   damaged("/after/parts", nlohmann::ordered_json::array(), "decode_pass.after.parts");
   damaged("/after/parts/2", {{"work", "attention"}}, "decode_pass.after.parts[2]");
   damaged("/before/parts/2/work", "lunch", "decode_pass.before.parts[2].work");
   damaged("/before/parts/2/work", nlohmann::ordered_json::array({1}), "decode_pass.before.parts[2].work");
   damaged("/before/parts/2/kernel", "two\nlines", "decode_pass.before.parts[2].kernel");
   damaged("/before/parts/2/gone", 1, "decode_pass.before.parts[2].gone");
-  damaged("/before/parts/2/us", 0, "decode_pass.before.parts[2].us");
   damaged("/before/parts/2/kernels", -28, "decode_pass.before.parts[2].kernels");
   damaged("/before/kernels_and_copies", 338, "decode_pass.before.kernels_and_copies");
   damaged("/after/rest_us", nullptr, "decode_pass.after.rest_us");
