@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the pictures of a record that build/bin/plot_data has written, as SVG files beside the record.
+"""Draws the pictures of a record, as SVG files beside the record.
 
     draw.py RECORD...
 
-`./steps plots` calls it. Eight pictures, one function each; what they show of time is what the record's machine measured,
-what they show of memory is the same in every record. The same record gives the same bytes with the same matplotlib. The
+`./steps plots` calls it. A record that build/bin/plot_data has written has eight pictures, one function each; what they
+show of time is what the record's machine measured, what they show of memory is the same in every record. The record of
+the kernels of a decode pass has one picture. The same record gives the same bytes with the same matplotlib. The
 pictures follow the reader's choice of light or dark. Either all of them are replaced or none is.
 """
 
@@ -58,6 +59,11 @@ NUMBERS = [
 MAY_BE_ZERO = ("memory.trace.", "memory.block_sizes.waste", "times.first_token.cached", "times.generation.prompt")
 TEXTS = ["machine.date", "machine.device", "machine.processor", "machine.weights", "machine.dtype"]
 
+# The record of the kernels of a decode pass has this key, and two bars.
+DECODE_PASS = "decode_pass"
+BARS = ("before", "after")
+PASS_NUMBERS = [f"{DECODE_PASS}.{name}" for name in ("sequences", "context", "layers", "weight_bytes", "read_gb_per_s")]
+PART = ["work", "kernel", "gone", "kernels", "us"]
 
 FIRST_TOKENS = 64  # a picture shows these enlarged
 
@@ -102,16 +108,47 @@ def check_list(record: dict, place: str, length: "int | None") -> None:
         check_number(f"{place}[{at}]", number)
 
 
+def check_text(place: str, text) -> None:
+    if not isinstance(text, str) or not text.isprintable():
+        raise DamagedRecord(f"{place} must be a text")
+
+
+def check_bar(record: dict, place: str) -> None:
+    """Raises DamagedRecord unless the parts of a decode pass are there, and its rest."""
+    parts = find(record, f"{place}.parts")
+    if not isinstance(parts, list) or not parts:
+        raise DamagedRecord(f"{place}.parts must be a list of parts")
+    for at, part in enumerate(parts):
+        here = f"{place}.parts[{at}]"
+        if not isinstance(part, dict) or sorted(part) != sorted(PART):
+            raise DamagedRecord(f"{here} must have {', '.join(PART)}")
+        check_text(f"{here}.kernel", part["kernel"])
+        if part["work"] not in list(WORK):
+            raise DamagedRecord(f"{here}.work must be one of: {'; '.join(WORK)}")
+        if not isinstance(part["gone"], bool):
+            raise DamagedRecord(f"{here}.gone must be true or false")
+        for number in ("kernels", "us"):
+            check_number(f"{here}.{number}", part[number])
+    for number in ("kernels_and_copies", "rest_us"):
+        check_number(f"{place}.{number}", find(record, f"{place}.{number}"))
+    if find(record, f"{place}.kernels_and_copies") <= sum(part["kernels"] for part in parts):
+        raise DamagedRecord(f"{place}.kernels_and_copies must be greater than the kernels of its parts")
+
+
 def check(record: dict) -> None:
     """Raises DamagedRecord unless everything is there that the pictures need, in lists of equal lengths."""
     if find(record, "schema") != 1:
         raise DamagedRecord("schema must be 1")
+    for place in TEXTS:
+        check_text(place, find(record, place))
+    if DECODE_PASS in record:
+        for place in PASS_NUMBERS:
+            check_number(place, find(record, place))
+        for bar in BARS:
+            check_bar(record, f"{DECODE_PASS}.{bar}")
+        return
     for place in NUMBERS:
         check_number(place, find(record, place))
-    for place in TEXTS:
-        text = find(record, place)
-        if not isinstance(text, str) or not text.isprintable():
-            raise DamagedRecord(f"{place} must be a text")
     for place, along, others in LISTS:
         check_list(record, f"{place}.{along}", None)
         points = find(record, f"{place}.{along}")
@@ -166,6 +203,10 @@ PAPER, INK, SOFT, FAINT = "#ffffff", "#1b1b1b", "#595959", "#dcdcdc"
 IN_THE_DARK = {PAPER: "#0d1117", INK: "#e6e6e6", SOFT: "#a3abb5", FAINT: "#30363d", ORANGE: "#f28a4b", BLUE: "#56b4e9",
                GREEN: "#2cc39a", PINK: "#dd8fc0", YELLOW: "#e8b02e"}
 
+# What the kernels of a decode pass work at.
+WORK = {"q, k and v": BLUE, "attention": GREEN, "output product": PINK, "gate and up": ORANGE, "down product": YELLOW,
+        "output head": SOFT}
+
 SETTINGS = {
     "svg.fonttype": "none", "svg.hashsalt": "kvcache", "text.parse_math": False, "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "figure.facecolor": PAPER, "axes.facecolor": PAPER,
@@ -190,12 +231,14 @@ def style_sheet() -> str:
 THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
 
 
+def whole(number: float) -> str:
+    """The digits before the point, with thousands set apart."""
+    return f"{Decimal(repr(float(number))).quantize(Decimal(1), rounding=ROUND_HALF_UP):,}"
+
+
 def short(number: float) -> str:
-    """Three significant digits, or all those before the point, with thousands set apart."""
-    exact = Decimal(repr(float(number)))
-    if number >= 100:
-        return f"{exact.quantize(Decimal(1), rounding=ROUND_HALF_UP):,}"
-    return f"{float(THREE_DIGITS.create_decimal(exact)):.3g}"
+    """Three significant digits, or all those before the point."""
+    return whole(number) if number >= 100 else f"{float(THREE_DIGITS.create_decimal(Decimal(repr(float(number))))):.3g}"
 
 
 def ms(number: float) -> str:
@@ -475,27 +518,111 @@ def gather(figure: Figure, record: dict) -> Words:
                  from_to(" ms", decode["context"], [(decode[key]["median"], look.name) for key, look in curves]))
 
 
-MEASURED = True
-PICTURES: "list[tuple[str, Callable[[Figure, dict], Words], bool]]" = [
-    ("time_per_token", with_and_without, MEASURED),
-    ("one_sequence", one_sequence, not MEASURED),
-    ("generation", generation, MEASURED),
-    ("trace", trace, not MEASURED),
-    ("budget", budget, not MEASURED),
-    ("first_token", first_token, MEASURED),
-    ("block_sizes", block_sizes, MEASURED),
-    ("gather", gather, MEASURED),
-]
+def us_of(part: dict) -> float:
+    return part["kernels"] * part["us"]
 
 
-def origin(record: dict, is_measured: bool) -> str:
-    """Whose numbers these are."""
-    if not is_measured:
-        return "From the accounts of the steps' own managers; the same on every machine"
+def total_us(bar: dict) -> float:
+    return sum(map(us_of, bar["parts"])) + bar["rest_us"]
+
+
+BAR = 34  # the height of a bar, in points
+NARROW = 12  # a part of fewer points is not named, nor are its microseconds written into it
+REST = "embedding, choice of the id, copies"
+
+
+def a_point(axes: Axes) -> float:
+    """How much of the x axis one point is."""
+    return axes.get_xlim()[1] / axes.get_window_extent().width
+
+
+def draw_bar(axes: Axes, height: float, name: str, bar: dict) -> "list[tuple[float, dict]]":
+    """A bar of a pass's parts at this height, with their microseconds. Returns the wide parts."""
+    start, wide = 0.0, []
+    for part in bar["parts"]:
+        us = us_of(part)
+        axes.barh(height, us, BAR, left=start, color=WORK[part["work"]], alpha=0.3 if part["gone"] else 1, edgecolor=PAPER)
+        if us >= NARROW * a_point(axes):
+            axes.text(start + us / 2, height, whole(us), ha="center", va="center", fontsize=8.5,
+                      color=INK if part["gone"] else PAPER)
+            wide.append((start + us / 2, part))
+        start += us
+    axes.barh(height, bar["rest_us"], BAR, left=start, color=FAINT, edgecolor=PAPER)
+    axes.annotate(f"{name}\n{whole(total_us(bar))} us\n{bar['kernels_and_copies']} kernels\nand copies", xy=(0, height),
+                  xytext=(-6, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
+    return wide
+
+
+def spoken(bar: dict) -> str:
+    """As in: norm 56.6 us, q, k and v 138 us; ..."""
+    parts = [f"{part['kernel']} {short(us_of(part))} us" for part in bar["parts"]]
+    return "; ".join([*parts, f"{REST} {short(bar['rest_us'])} us"])
+
+
+def decode_pass(figure: Figure, record: dict) -> Words:
+    run = record[DECODE_PASS]
+    before, after = (run[when] for when in BARS)
+    figure.set_figheight(5.4)
+    axes = figure.add_subplot()
+    figure.subplots_adjust(left=0.135, right=0.94, top=0.85, bottom=0.155)
+    axes.set_xlim(0, max(total_us(before), total_us(after)))
+    axes.set_ylim(0, axes.get_window_extent().height)  # heights are points
+    gap = 5 * a_point(axes)  # between what is drawn and its text
+    axes.set_yticks([])
+    axes.grid(False)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("microseconds")
+
+    for middle, part in draw_bar(axes, 201, "before", before):
+        axes.text(middle, 222, part["kernel"], rotation=38, rotation_mode="anchor", fontsize=8.5)
+    for row, (middle, part) in enumerate(reversed(draw_bar(axes, 60, "after", after))):
+        height = 89 + 13 * row
+        axes.plot([middle, middle, middle + gap], [78, height, height], color=SOFT, linewidth=0.8)
+        axes.text(middle + 1.5 * gap, height, f"{part['kernel']}: {part['kernels']} x {short(part['us'])} us", va="center", fontsize=8.5)
+    axes.text(total_us(after) + gap, 60, f"{whole(after['rest_us'])} us: {REST}", va="center", fontsize=8.5)
+    least = run["weight_bytes"] / run["read_gb_per_s"] / 1e3
+    reading = f"{whole(least)} us: reading the weights, {run['weight_bytes'] / 1e9:.2f} GB at {whole(run['read_gb_per_s'])} GB/s"
+    axes.plot([0, least], [22, 22], color=INK, linewidth=3, solid_capstyle="butt")
+    axes.text(least + gap, 22, reading, va="center", fontsize=9)
+
+    many, few = (sum(part["kernels"] for part in bar["parts"]) // run["layers"] for bar in (before, after))
+    return Words(f"{few} kernels a layer instead of {many}: a decode pass's kernels take {whole(total_us(after))} us, not "
+                 f"{whole(total_us(before))}",
+                 f"From the end of one kernel to the end of the next, {run['layers']} layers together; pale: small kernels that "
+                 "are gone", f"before: {spoken(before)}. After: {spoken(after)}. {reading}")
+
+
+def measured_in_turns(record: dict) -> str:
     machine = record["machine"]
     threads = f", {machine['threads']} threads" if machine["device"] == "cpu" else ""
     return (f"{machine['processor']}{threads}, {machine['date']}; random weights, shape {machine['weights']}, "
             f"{machine['dtype']}. Lines: medians; bands: all turns")
+
+
+def from_accounts(_: dict) -> str:
+    return "From the accounts of the steps' own managers; the same on every machine"
+
+
+def recorded_pass(record: dict) -> str:
+    machine, run = record["machine"], record[DECODE_PASS]
+    return (f"{machine['processor']}, {machine['date']}; random weights, shape {machine['weights']}, {machine['dtype']}; "
+            f"{run['sequences']} sequence{'s' if run['sequences'] > 1 else ''} after {run['context']:,} tokens. Medians")
+
+
+# The name of a picture, what draws it, and what says whose numbers these are.
+Picture = "tuple[str, Callable[[Figure, dict], Words], Callable[[dict], str]]"
+PICTURES: "list[Picture]" = [
+    ("time_per_token", with_and_without, measured_in_turns),
+    ("one_sequence", one_sequence, from_accounts),
+    ("generation", generation, measured_in_turns),
+    ("trace", trace, from_accounts),
+    ("budget", budget, from_accounts),
+    ("first_token", first_token, measured_in_turns),
+    ("block_sizes", block_sizes, measured_in_turns),
+    ("gather", gather, measured_in_turns),
+]
+PICTURES_OF_A_PASS: "list[Picture]" = [("decode_pass", decode_pass, recorded_pass)]
 
 
 def write(figure: Figure, height: float, words: str, size: float, **looks) -> None:
@@ -505,19 +632,19 @@ def write(figure: Figure, height: float, words: str, size: float, **looks) -> No
     text.set_fontsize(size * min(1, room / text.get_window_extent().width))
 
 
-def draw(record: dict, picture: Callable[[Figure, dict], Words], is_measured: bool) -> str:
+def draw(record: dict, picture: Callable[[Figure, dict], Words], origin: Callable[[dict], str]) -> str:
     """One picture as the text of an SVG file."""
     figure = pyplot.figure(figsize=(8, 4.6), dpi=72)
     figure.subplots_adjust(left=0.095, right=0.77, top=0.82, bottom=0.19)
     words = picture(figure, record)
     write(figure, 0.945, words.title, 11.5, fontweight="bold")
     write(figure, 0.885, words.what, 9.5, color=SOFT)
-    write(figure, 0.03, origin(record, is_measured), 8, color=SOFT)
+    write(figure, 0.03, origin(record), 8, color=SOFT)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     described = (f'<title id="title">{html.escape(words.title)}</title>'
-                 f'<desc id="desc">{html.escape(f"{words.what}. {words.result[0].upper()}{words.result[1:]}. {origin(record, is_measured)}.")}</desc>')
+                 f'<desc id="desc">{html.escape(f"{words.what}. {words.result[0].upper()}{words.result[1:]}. {origin(record)}.")}</desc>')
     head, body = file.getvalue().replace("'DejaVu Sans', ", "").split(">\n <metadata>", 1)
     return f'{head} role="img" aria-labelledby="title desc">{described}{style_sheet()}\n <metadata>{body}'
 
@@ -551,7 +678,7 @@ def replace_all(texts: "dict[Path, str]") -> None:
 
 def main(paths: "list[str]") -> None:
     if not paths or paths[0].startswith("-"):
-        refuse(f"'{' '.join(paths[:1])}' is no record; give the paths of records that plot_data has written", 2)
+        refuse(f"'{' '.join(paths[:1])}' is no record; give the paths of records, as docs/plots/cpu/record.json", 2)
     for number in ENDING_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     pictures: "dict[Path, str]" = {}
@@ -559,9 +686,9 @@ def main(paths: "list[str]") -> None:
         try:
             record = read_record(path)
         except DamagedRecord as damage:
-            refuse(f"{path}: {damage}; plot_data writes records", 2)
-        for name, picture, is_measured in PICTURES:
-            pictures[path.parent / f"{name}.svg"] = draw(record, picture, is_measured)
+            refuse(f"{path}: {damage}; docs/plots/README.md says where records come from", 2)
+        for name, picture, origin in PICTURES_OF_A_PASS if DECODE_PASS in record else PICTURES:
+            pictures[path.parent / f"{name}.svg"] = draw(record, picture, origin)
     replace_all(pictures)
 
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 #include <regex>
+#include <span>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -187,6 +188,7 @@ TEST(Times, TheSecondPromptFindsTheFullBlocksOfThePrefix) {
 
 const char* const kPictures[] = {"time_per_token", "one_sequence", "generation",  "trace",
                                  "budget",         "first_token",  "block_sizes", "gather"};
+const std::filesystem::path kPassRecord = std::filesystem::path("h200") / "decode_pass.json";
 const std::filesystem::path kPlots = std::filesystem::path(SOURCE_DIR) / "docs/plots";
 
 /// A Python that has matplotlib, as draw.py needs it; empty if this machine has none.
@@ -316,6 +318,28 @@ TEST_F(Pictures, ADamagedRecordIsRefusedInOneLine) {
   expect_damages(records);
 }
 
+TEST_F(Pictures, ADamagedRecordOfADecodePassIsRefusedInOneLine) {
+  const auto whole = nlohmann::ordered_json::parse(read_file(kPlots / kPassRecord));
+  std::vector<std::pair<std::string, std::string>> records;
+  const auto damaged = [&](const std::string& place, const nlohmann::ordered_json& value, const char* what) {
+    nlohmann::ordered_json changed = whole;
+    changed[nlohmann::ordered_json::json_pointer("/decode_pass" + place)] = value;
+    records.emplace_back(changed.dump(), what);
+  };
+  damaged("", 1, "decode_pass.sequences is missing");
+  damaged("/read_gb_per_s", 0, "decode_pass.read_gb_per_s");
+  damaged("/after/parts", nlohmann::ordered_json::array(), "decode_pass.after.parts");
+  damaged("/after/parts/2", {{"work", "attention"}}, "decode_pass.after.parts[2]");
+  damaged("/before/parts/2/work", "lunch", "decode_pass.before.parts[2].work");
+  damaged("/before/parts/2/work", nlohmann::ordered_json::array({1}), "decode_pass.before.parts[2].work");
+  damaged("/before/parts/2/kernel", "two\nlines", "decode_pass.before.parts[2].kernel");
+  damaged("/before/parts/2/gone", 1, "decode_pass.before.parts[2].gone");
+  damaged("/before/parts/2/kernels", -28, "decode_pass.before.parts[2].kernels");
+  damaged("/before/kernels_and_copies", 338, "decode_pass.before.kernels_and_copies");
+  damaged("/after/rest_us", nullptr, "decode_pass.after.rest_us");
+  expect_damages(records);
+}
+
 TEST_F(Pictures, WithoutARecordThereIsOneLine) {
   expect_refusal(python_, {kPlots / "draw.py"}, 2, {"record"});
   expect_refusal(python_, {kPlots / "draw.py", "--help-me"}, 2, {"--help-me", "record"});
@@ -432,7 +456,7 @@ TEST(CommittedPictures, AreDescribedByTheirResultsWhereverTheyAreShown) {
           << page << ": the words for " << (*match)[2] << " must begin with its title: " << title;
     }
   }
-  EXPECT_GE(shown, 13);
+  EXPECT_GE(shown, 14);
 }
 
 TEST(CommittedRecords, AreShownRoundedOnce) {
@@ -450,19 +474,30 @@ TEST(CommittedRecords, HaveTheMemoryThatTheManagersAccountForToday) {
         << folder;
 }
 
-/// If this fails and the change is meant, `./steps plots docs/plots/*/record.json` draws them anew.
+TEST(CommittedRecords, HaveTheBytesOfTheWeightsThatADecodePassReads) {
+  const auto record = nlohmann::ordered_json::parse(read_file(kPlots / kPassRecord));
+  EXPECT_EQ(record["machine"]["dtype"], "bf16");
+  EXPECT_EQ(record["decode_pass"]["weight_bytes"],  // the output head is the embedding
+            2 * parameters(named_config(record["machine"]["weights"].get<std::string>())));
+}
+
+/// If this fails and the change is meant, `./steps plots docs/plots/*/*.json` draws them anew.
 TEST_F(Pictures, CommittedOnesAreDrawnFromTheRecordsBesideThem) {
   const std::string version =
       run_program(python_, {"-c", "import matplotlib; print(matplotlib.__version__, end='')"}).out;
-  for (const std::filesystem::path& folder : committed()) {
-    if (read_file(folder / "trace.svg").find("Matplotlib v" + version + ",") == std::string::npos)
-      GTEST_SKIP() << "the pictures of " << folder << " were drawn with another matplotlib than " << version;
-    write_file(folder_ / "record.json", read_file(folder / "record.json"));
-    ASSERT_EQ(draw().exit_code, 0);
-    for (const char* name : kPictures)
-      EXPECT_EQ(read_file(svg(name)), read_file(folder / (std::string(name) + ".svg")))
-          << name << " in " << folder;
-  }
+  const auto expect_drawn = [&](const std::filesystem::path& record, std::span<const char* const> names) {
+    write_file(folder_ / "record.json", read_file(record));
+    ASSERT_EQ(draw().exit_code, 0) << record;
+    for (const char* name : names) {
+      const std::string committed_one = read_file(record.parent_path() / (std::string(name) + ".svg"));
+      if (committed_one.find("Matplotlib v" + version + ",") == std::string::npos)
+        GTEST_SKIP() << name << " of " << record << " was drawn with another matplotlib than " << version;
+      EXPECT_EQ(read_file(svg(name)), committed_one) << name << " of " << record;
+    }
+  };
+  for (const std::filesystem::path& folder : committed()) expect_drawn(folder / "record.json", kPictures);
+  const char* const of_a_pass[] = {"decode_pass"};
+  expect_drawn(kPlots / kPassRecord, of_a_pass);
 }
 
 TEST(PlotData, RefusesWhatItDoesNotKnowInOneLine) {
