@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "common/base/error.h"
+#include "common/tokenizer/utf8.h"
 
 namespace kvcache {
 namespace {
@@ -43,9 +45,35 @@ void sort_marks(std::vector<utf8proc_int32_t>& characters) {
   }
 }
 
+/// The length of the first character; 0 for an empty text.
+std::size_t front_length(std::string_view text) {
+  return text.empty() ? 0 : utf8_front(text).length;
+}
+
+/// The length of as many characters of `text` as there are in `other`.
+std::size_t length_of_as_many(std::string_view text, std::string_view other) {
+  std::size_t length = 0;
+  for (; !other.empty(); other.remove_prefix(front_length(other)))
+    length += front_length(text.substr(length));
+  return length;
+}
+
 }  // namespace
 
-std::string Normalizer::UnicodeForm::operator()(std::string_view text, TextBudget& budget) const {
+TracedText TracedText::part(std::size_t begin, std::size_t length) const {
+  return {text.substr(begin, length), from_first > begin ? std::min(from_first - begin, length) : 0};
+}
+
+/// e and an accent become é, which comes from the e. So the form of the beginning alone has as many
+/// characters as come from the beginning.
+TracedText Normalizer::UnicodeForm::operator()(const TracedText& from, TextBudget& budget) const {
+  std::string whole = form(from.text, budget);
+  const std::string beginning = form(std::string_view(from.text).substr(0, from.from_first), budget);
+  const std::size_t from_first = length_of_as_many(whole, beginning);
+  return {std::move(whole), from_first};
+}
+
+std::string Normalizer::UnicodeForm::form(std::string_view text, TextBudget& budget) const {
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (compatibility) options |= UTF8PROC_COMPAT;
 
@@ -83,12 +111,24 @@ std::optional<std::int64_t> Normalizer::UnicodeForm::most_shrinking() const {
   return 4 * 4;
 }
 
-std::string Normalizer::Prepend::operator()(std::string_view text, TextBudget&) const {
-  return text.empty() ? "" : prefix + std::string(text);
+TracedText Normalizer::Prepend::operator()(const TracedText& from, TextBudget&) const {
+  if (from.text.empty()) return from;
+  // In Hugging Face's library the character behind an empty prefix comes from the first one, whatever it is.
+  if (prefix.empty()) return {from.text, std::max(from.from_first, front_length(from.text))};
+  return {prefix + from.text, from.from_first == 0 ? 0 : prefix.size() + from.from_first};
 }
 
-std::string Normalizer::Replace::operator()(std::string_view text, TextBudget& budget) const {
-  return pattern.replace_all(text, content, budget);
+TracedText Normalizer::Replace::operator()(const TracedText& from, TextBudget& budget) const {
+  const std::vector<Regex::Match> matches = pattern.find_all(from.text, budget);
+  std::size_t from_first = from.from_first;
+  for (const Regex::Match& match : matches) {
+    if (match.end <= from.from_first) {
+      from_first = from_first - (match.end - match.begin) + content.size();
+    } else if (match.begin < from.from_first) {
+      from_first -= from.from_first - match.begin;
+    }
+  }
+  return {Regex::replace(from.text, matches, content, budget), from_first};
 }
 
 std::optional<std::int64_t> Normalizer::Replace::most_shrinking() const {
@@ -117,11 +157,11 @@ Normalizer::Normalizer(const std::optional<JsonNode>& node) {
   for (const JsonNode& component : components(*node, "normalizers")) steps_.push_back(make_step(component));
 }
 
-std::string Normalizer::normalize(std::string_view text, TextBudget& budget) const {
-  std::string normalized(text);
+TracedText Normalizer::normalize(std::string_view text, TextBudget& budget) const {
+  TracedText normalized{std::string(text), front_length(text)};
   for (const Step& step : steps_) {
     normalized = std::visit([&](const auto& one) { return one(normalized, budget); }, step);
-    budget.allow_size(normalized.size());
+    budget.allow_size(normalized.text.size());
   }
   return normalized;
 }

@@ -15,6 +15,18 @@
 
 namespace kvcache {
 
+/// A text made from another one, its source. A "Metaspace" with the scheme "first" marks the words that come
+/// from the source's first character.
+struct TracedText {
+  std::string text;
+  /// Bytes at the beginning of `text` that come from the source's first character; 0 if a normalizer took
+  /// that character away.
+  std::size_t from_first;
+
+  /// The `length` bytes of the text from byte `begin` on.
+  TracedText part(std::size_t begin, std::size_t length) const;
+};
+
 /// The "normalizer" of a tokenizer.json.
 class Normalizer {
  public:
@@ -23,29 +35,32 @@ class Normalizer {
 
   /// The normal form of `text` (valid UTF-8), a part of the input between two special tokens.
   /// @throws InputError, StoppedByRequest as `budget` and Regex do.
-  std::string normalize(std::string_view text, TextBudget& budget) const;
+  TracedText normalize(std::string_view text, TextBudget& budget) const;
 
   /// The most bytes of a text that become one byte of its normal form; none if there is no bound.
   std::optional<std::int64_t> most_shrinking() const;
 
  private:
   /// One of the four forms of Unicode Standard Annex 15. Hugging Face's tables are older than Unicode 11, so
-  /// there the marks and ligatures of rare scripts added since 2018 keep their order and form.
+  /// there the marks and ligatures of rare scripts added since 2018 keep their order and form. A mark that
+  /// moves between several parts of the first character, or joins one, is taken for a part of it.
   struct UnicodeForm {
     bool compose, compatibility;
-    std::string operator()(std::string_view text, TextBudget& budget) const;
+    TracedText operator()(const TracedText& from, TextBudget& budget) const;
+    std::string form(std::string_view text, TextBudget& budget) const;
     std::optional<std::int64_t> most_shrinking() const;
   };
   struct Prepend {
     std::string prefix;
-    std::string operator()(std::string_view text, TextBudget& budget) const;
+    TracedText operator()(const TracedText& from, TextBudget& budget) const;
     std::optional<std::int64_t> most_shrinking() const { return 1; }
   };
+  /// As in Hugging Face's library, what replaces a match comes from the last character of the match.
   struct Replace {
     Regex pattern;
     std::optional<std::size_t> match;  ///< bytes of a match, if every match has equally many
     std::string content;
-    std::string operator()(std::string_view text, TextBudget& budget) const;
+    TracedText operator()(const TracedText& from, TextBudget& budget) const;
     std::optional<std::int64_t> most_shrinking() const;
   };
   using Step = std::variant<UnicodeForm, Prepend, Replace>;

@@ -73,6 +73,18 @@ std::vector<Span> arrange(std::vector<Span> spans, SplitBehavior behavior) {
   return spans;
 }
 
+/// Puts `added` in front of a text that is not empty. It comes from the same character as what follows it.
+void put_in_front(std::string_view added, TracedText& piece) {
+  piece.text.insert(0, added);
+  if (piece.from_first > 0) piece.from_first += added.size();
+}
+
+/// `piece` with each of its characters changed by itself, as `change` does.
+template <typename Change>
+TracedText changed(const TracedText& piece, const Change& change) {
+  return {change(piece.text), change(piece.text.substr(0, piece.from_first)).size()};
+}
+
 SplitBehavior read_behavior(const JsonNode& node) {
   constexpr std::pair<std::string_view, SplitBehavior> behaviors[] = {
       {"Removed", SplitBehavior::removed},
@@ -90,16 +102,16 @@ SplitBehavior read_behavior(const JsonNode& node) {
 
 }  // namespace
 
-void PreTokenizer::Split::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
+void PreTokenizer::Split::operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const {
   for (const Span& span : arrange(spans_of(piece.text, pattern, invert, budget), behavior)) {
     if (span.begin == span.end) continue;
-    out.push_back({piece.text.substr(span.begin, span.end - span.begin), piece.at_start && span.begin == 0});
+    out.push_back(piece.part(span.begin, span.end - span.begin));
   }
 }
 
-void PreTokenizer::ByteLevel::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
-  Piece spaced = piece;
-  if (add_prefix_space && !spaced.text.starts_with(' ')) spaced.text.insert(0, " ");
+void PreTokenizer::ByteLevel::operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const {
+  TracedText spaced = piece;
+  if (add_prefix_space && !spaced.text.starts_with(' ')) put_in_front(" ", spaced);
   const std::size_t first = out.size();
   if (split) {
     (*split)(spaced, out, budget);
@@ -107,20 +119,23 @@ void PreTokenizer::ByteLevel::operator()(const Piece& piece, Pieces& out, TextBu
     out.push_back(spaced);
   }
   for (std::size_t index = first; index < out.size(); ++index)
-    out[index].text = to_byte_level(out[index].text);
+    out[index] = changed(out[index], to_byte_level);
 }
 
-void PreTokenizer::Metaspace::operator()(const Piece& piece, Pieces& out, TextBudget& budget) const {
-  Piece marked{{}, piece.at_start};
-  for (const char byte : piece.text) {
-    if (byte == ' ') {
-      marked.text += replacement;
-    } else {
-      marked.text += byte;
+void PreTokenizer::Metaspace::operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const {
+  TracedText marked = changed(piece, [&](std::string_view text) {
+    std::string with_marks;
+    for (const char byte : text) {
+      if (byte == ' ') {
+        with_marks += replacement;
+      } else {
+        with_marks += byte;
+      }
     }
-  }
-  const bool wanted = prepend == Prepend::always || (prepend == Prepend::first && piece.at_start);
-  if (wanted && !marked.text.starts_with(replacement)) marked.text.insert(0, replacement);
+    return with_marks;
+  });
+  const bool wanted = prepend == Prepend::always || (prepend == Prepend::first && piece.from_first > 0);
+  if (wanted && !marked.text.starts_with(replacement)) put_in_front(replacement, marked);
   if (split) {
     (*split)(marked, out, budget);
   } else {
@@ -165,13 +180,13 @@ PreTokenizer::PreTokenizer(const std::optional<JsonNode>& node) {
   for (const JsonNode& component : components(*node, "pretokenizers")) steps_.push_back(make_step(component));
 }
 
-std::vector<std::string> PreTokenizer::words(std::string_view text, bool at_start, TextBudget& budget) const {
+std::vector<std::string> PreTokenizer::words(TracedText text, TextBudget& budget) const {
   Pieces pieces;
-  if (!text.empty()) pieces.push_back({std::string(text), at_start});
+  if (!text.text.empty()) pieces.push_back(std::move(text));
   for (const Step& step : steps_) {
     Pieces cut;
     std::size_t bytes = 0, pieces_counted = 0;  // of `cut`
-    for (const Piece& piece : pieces) {
+    for (const TracedText& piece : pieces) {
       std::visit([&](const auto& one) { one(piece, cut, budget); }, step);
       for (; pieces_counted < cut.size(); ++pieces_counted) bytes += cut[pieces_counted].text.size();
       budget.allow_size(bytes);
@@ -180,7 +195,7 @@ std::vector<std::string> PreTokenizer::words(std::string_view text, bool at_star
   }
   std::vector<std::string> words;
   words.reserve(pieces.size());
-  for (Piece& piece : pieces) words.push_back(std::move(piece.text));
+  for (TracedText& piece : pieces) words.push_back(std::move(piece.text));
   return words;
 }
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/tokenizer_json.h"
 
@@ -30,39 +30,34 @@ class PreTokenizer {
   /// @throws InputError that names a pre-tokenizer that is not supported.
   explicit PreTokenizer(const std::optional<JsonNode>& node);
 
-  /// The words of `text` (valid UTF-8), none of them empty.
-  /// @param at_start  whether `text` begins the whole input; some tokenizers add a space only there
+  /// The words of `text` (valid UTF-8), none of them empty. Its source is the whole input.
   /// @throws InputError, StoppedByRequest as `budget` and Regex do.
-  std::vector<std::string> words(std::string_view text, bool at_start, TextBudget& budget) const;
+  std::vector<std::string> words(TracedText text, TextBudget& budget) const;
   /// Whether words are spelled in the alphabet of byte_level.h.
   bool spells_bytes() const;
   /// Whether parts of the text may be in no word.
   bool removes() const;
 
  private:
-  struct Piece {
-    std::string text;
-    bool at_start;
-  };
-  using Pieces = std::vector<Piece>;
+  using Pieces = std::vector<TracedText>;
 
   struct Split {
     Regex pattern;
     SplitBehavior behavior;
     bool invert;  ///< the pattern matches the text between delimiters
-    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+    void operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const;
   };
   struct ByteLevel {
     bool add_prefix_space;
     std::optional<Split> split;  ///< by GPT-2's pattern
-    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+    void operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const;
   };
   struct Metaspace {
     enum class Prepend : std::uint8_t { always, first, never };
     std::string replacement;  ///< one character
     Prepend prepend;
     std::optional<Split> split;  ///< before each replacement
-    void operator()(const Piece& piece, Pieces& out, TextBudget& budget) const;
+    void operator()(const TracedText& piece, Pieces& out, TextBudget& budget) const;
   };
   using Step = std::variant<Split, ByteLevel, Metaspace>;
 

@@ -369,6 +369,7 @@ std::string Regex::spender() const {
 }
 
 std::vector<Regex::Match> Regex::find_all(std::string_view text, TextBudget& budget) const {
+  if (text.empty()) return {};
   const std::unique_ptr<pcre2_match_data, FreeMatch> data(
       pcre2_match_data_create_from_pattern(code_.get(), nullptr));
   if (data == nullptr) throw std::bad_alloc();
@@ -391,9 +392,14 @@ std::vector<Regex::Match> Regex::find_all(std::string_view text, TextBudget& bud
 }
 
 std::string Regex::replace_all(std::string_view text, std::string_view content, TextBudget& budget) const {
+  return replace(text, find_all(text, budget), content, budget);
+}
+
+std::string Regex::replace(std::string_view text, const std::vector<Match>& matches, std::string_view content,
+                           TextBudget& budget) {
   std::string replaced;
   std::size_t copied = 0;
-  for (const Match& match : find_all(text, budget)) {
+  for (const Match& match : matches) {
     budget.allow_size(replaced.size() + (match.begin - copied) + content.size());
     replaced += text.substr(copied, match.begin - copied);
     replaced += content;

@@ -39,7 +39,8 @@ class Regex {
   static Regex from_literal(std::string_view text);
 
   /// All matches in `text` (valid UTF-8) from left to right, without overlaps. The empty string can match
-  /// between characters, except at the end of another match.
+  /// between characters, except at the end of another match. Hugging Face's library finds nothing in an empty
+  /// text; neither does this.
   /// @param budget  of the whole input, of which `text` is a part
   /// @throws InputError if the budget or PCRE2's memory is spent, StoppedByRequest.
   std::vector<Match> find_all(std::string_view text, TextBudget& budget) const;
@@ -47,6 +48,10 @@ class Regex {
   /// `text` with all matches replaced by `content`.
   /// @throws InputError as `find_all` does, and if the text grows too long for the budget.
   std::string replace_all(std::string_view text, std::string_view content, TextBudget& budget) const;
+  /// `text` with `matches`, which `find_all` found in it, replaced by `content`.
+  /// @throws InputError if the text grows too long for the budget.
+  static std::string replace(std::string_view text, const std::vector<Match>& matches,
+                             std::string_view content, TextBudget& budget);
 
  private:
   struct FreeCode {

@@ -174,7 +174,8 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
   for (const AddedToken& token : added) {
     // The decoder undoes the normalizer, so it gets the normal form, too.
     TextBudget budget(token.content.size());
-    const std::string form = token.normalized ? normalizer.normalize(token.content, budget) : token.content;
+    const std::string form =
+        token.normalized ? normalizer.normalize(token.content, budget).text : token.content;
     add_token(token.id, form, token.special);
     (token.normalized ? normalized_matcher : raw_matcher).add(token, form);
   }
@@ -183,14 +184,15 @@ void Tokenizer::Impl::read_added_tokens(const JsonNode& list) {
 /// Encodes the text between two added tokens of the kind that is looked for before normalization.
 void Tokenizer::Impl::encode_part(std::string_view text, bool at_start, TextBudget& budget,
                                   std::vector<std::int32_t>& ids, std::string& left_out) const {
-  const std::string normalized = normalizer.normalize(text, budget);
-  for (const AddedTokenMatcher::Part& part : normalized_matcher.split(normalized, budget)) {
+  TracedText normalized = normalizer.normalize(text, budget);
+  if (!at_start) normalized.from_first = 0;
+  for (const AddedTokenMatcher::Part& part : normalized_matcher.split(normalized.text, budget)) {
     if (part.id) {
       ids.push_back(*part.id);
       continue;
     }
-    const bool part_at_start = at_start && part.text.data() == normalized.data();
-    for (const std::string& word : pre_tokenizer.words(part.text, part_at_start, budget)) {
+    const auto begin = static_cast<std::size_t>(part.text.data() - normalized.text.data());
+    for (const std::string& word : pre_tokenizer.words(normalized.part(begin, part.text.size()), budget)) {
       if (!budget.spend(word.size())) budget.refuse("joining tokens");
       bpe.encode(word, ids, left_out);
     }

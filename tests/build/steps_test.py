@@ -48,10 +48,9 @@ class StepsScript(unittest.TestCase):
         path.chmod(0o755)
 
     def benches(self, body):
-        for step in STEPS:
-            self.program(f"bench_{step}", body)
-        self.program("bench_step2_flat_cache",  # for the list of names, the real one
-                     f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_step2_flat_cache" "$@"\n{body}')
+        for step in STEPS:  # for the list of names, the real ones
+            self.program(f"bench_{step}",
+                         f'[[ "$*" != *--benchmark_list_tests* ]] || exec "{BUILD}/bin/bench_{step}" "$@"\n{body}')
         self.program("compare_benchmarks", 'printf "%s\\n" "$@" >"$ROOT/compared"; echo the table')
 
     def environment(self, **others):
@@ -319,7 +318,7 @@ class StepsScript(unittest.TestCase):
     # ---- options ----
 
     def options_of_the_benches(self, *arguments):
-        self.benches('printf "%s\\n" "$@" >"$ROOT/options"')
+        self.benches('[[ "$0" != *step2* ]] || printf "%s\\n" "$@" >"$ROOT/options"')  # step 2 has every workload
         self.assertEqual(self.steps("bench", *arguments)[:2], (0, "the table\n"))
         return (self.folder / "options").read_text().splitlines()
 
@@ -478,6 +477,45 @@ class StepsScript(unittest.TestCase):
             code, out, errors = self.steps("bench", "--quick", f"--benchmark_filter={given}")
             self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
             self.assertIn(said, errors[0])
+
+    def benches_that_ran(self, *arguments):
+        """How often each was run, and the number of files in the table."""
+        (self.folder / "ran").write_text("")
+        self.benches('basename "$0" >>"$ROOT/ran"')
+        self.assertEqual(self.steps("bench", *arguments), (0, "the table\n", []))
+        ran = (self.folder / "ran").read_text().split()
+        files = [word for word in (self.folder / "compared").read_text().splitlines() if word.endswith(".json")]
+        self.assertEqual(len(files), len(ran))
+        return {name.removeprefix("bench_"): ran.count(name) for name in ran}
+
+    def test_a_program_without_a_benchmark_that_matches_is_left_out(self):
+        for given in ("grow", "grow/exact/tokens:32/", "-^[^g]|generate"):
+            listed = [step for step in STEPS if subprocess.run(
+                [BUILD / f"bin/bench_{step}", "--benchmark_list_tests", f"--benchmark_filter={given}"],
+                capture_output=True).returncode == 0]
+            self.assertEqual(listed, ["step2_flat_cache"], given)
+            self.assertEqual(self.benches_that_ran(f"--benchmark_filter={given}"), {"step2_flat_cache": 5}, given)
+            self.assertEqual(self.benches_that_ran("--quick", f"--benchmark_filter={given}"), {"step2_flat_cache": 3}, given)
+        with unittest.mock.patch.dict(os.environ, {"BENCHMARK_FILTER": "grow"}):
+            self.assertEqual(self.benches_that_ran(), {"step2_flat_cache": 5})
+            self.assertEqual(self.benches_that_ran("--quick"), {"step2_flat_cache": 3})
+            self.assertEqual(set(self.benches_that_ran("--benchmark_filter=")), set(STEPS))
+        self.assertEqual(self.benches_that_ran("--benchmark_filter=grow|decode"),
+                         {"step1_no_cache": 5, "step2_flat_cache": 5, "step3_paged": 10, "step4_prefix_cache": 5})
+
+    def test_a_filter_that_matches_nothing_is_refused_as_it_was_given(self):
+        self.benches("exit 1")
+        listing = f"{BUILD}/bin/bench_step2_flat_cache --benchmark_list_tests".split()
+        self.assertEqual(subprocess.run(listing, capture_output=True).returncode, 0)
+        for given in ("nothing", "-.", "^decode$"):
+            for quick in ([], ["--quick"]):
+                self.assertEqual(
+                    self.steps("bench", *quick, f"--benchmark_filter={given}"),
+                    (2, "", [f"error: no benchmark matches --benchmark_filter={given}; "
+                             "build/bin/bench_step2_flat_cache --benchmark_list_tests lists all that there are"]))
+        code, out, errors = self.steps("bench", "--benchmark_filter=(")
+        self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
+        self.assertIn("Could not compile benchmark re", errors[0])
 
     def test_diff_takes_two_numbers_and_no_more(self):
         for words in (["3", "4", "5"], ["3"], ["3 4"], ["0", "4"], []):

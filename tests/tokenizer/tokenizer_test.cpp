@@ -92,12 +92,13 @@ const json sentencepiece_normalizer = {
 
 Words words(const json& pre_tokenizer, const std::string& text) {
   TextBudget budget(text.size());
-  return PreTokenizer(JsonNode(pre_tokenizer, "test", "pre_tokenizer")).words(text, true, budget);
+  return PreTokenizer(JsonNode(pre_tokenizer, "test", "pre_tokenizer"))
+      .words({text, text.empty() ? 0 : utf8_front(text).length}, budget);
 }
 
 std::string normal_form(const json& normalizer, const std::string& text) {
   TextBudget budget(text.size());
-  return Normalizer(JsonNode(normalizer, "test", "normalizer")).normalize(text, budget);
+  return Normalizer(JsonNode(normalizer, "test", "normalizer")).normalize(text, budget).text;
 }
 
 std::string stream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special = true) {
@@ -431,6 +432,93 @@ TEST(PreTokenizer, AddsTheFirstSpaceOnlyAtTheBeginningOfTheWholeText) {
   file["added_tokens"] = json::array({added_token("<b>", 16)});
   EXPECT_EQ(tokenizer_of(file).encode("a<b>c"), (Ids{14, 0, 16, 2}));
   EXPECT_EQ(tokenizer_of(file).encode("<b>c"), (Ids{16, 2}));
+}
+
+TEST(PreTokenizer, AddsTheFirstSpaceToWhatComesFromTheFirstCharacter) {
+  const auto replace = [](const char* kind, const char* pattern, const char* content) {
+    return json{{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+  };
+  const auto string = [&](const char* pattern, const char* content) {
+    return replace("String", pattern, content);
+  };
+  const auto regex = [&](const char* pattern, const char* content) {
+    return replace("Regex", pattern, content);
+  };
+  const auto prepend = [](const char* prefix) { return json{{"type", "Prepend"}, {"prepend", prefix}}; };
+  const json nfc = {{"type", "NFC"}}, nfd = {{"type", "NFD"}};
+  const json nfkc = {{"type", "NFKC"}}, nfkd = {{"type", "NFKD"}};
+  struct Case {
+    std::vector<json> normalizers;
+    std::string text;
+    Words expected;
+  };
+  const std::vector<Case> cases = {
+      {{string("\r\n", "\n")}, "\r\nab", {"\nab"}},
+      {{string("\r\n", "\n")}, "\n\r\nab", {"▁\n\nab"}},
+      {{string("``", "\"")}, "``ab", {"\"ab"}},
+      {{string("`", "\"")}, "`ab", {"▁\"ab"}},
+      {{regex("^ +", "")}, " ab c", {"ab", "▁c"}},
+      {{regex("^ +", "")}, "ab c", {"▁ab", "▁c"}},
+      {{regex("^\\s+|\\s+$", "")}, "\nab ", {"ab"}},
+      {{regex("[a-z]+", "a")}, "ab", {"a"}},
+      {{regex("[a-z]+", "a")}, "a", {"▁a"}},
+      {{regex("[a-z]+", "a")}, "\u00E9b", {"▁\u00E9a"}},
+      {{string("\u00E9", "e")}, "\u00E9b", {"▁eb"}},
+      {{regex(" {2,}", " ")}, "  ab", {"▁ab"}},
+      {{string("ab", "a|b")}, "abc", {"a", "|", "bc"}},
+      {{string("a", "a|b")}, "ac", {"▁a", "▁|", "▁bc"}},
+      {{prepend("x|")}, "ab", {"▁x", "▁|", "▁ab"}},
+      {{prepend("x|"), string("x|a", "c|")}, "ab", {"▁c", "▁|", "b"}},
+      {{prepend("x|"), string("x|ab", "c|")}, "abd", {"c", "|", "d"}},
+      {{string("a", ""), prepend("x|")}, "ab", {"x", "|", "b"}},
+      {{regex("^", "x|")}, "ab", {"▁x", "▁|", "▁ab"}},
+      {{string("a", ""), regex("^", "x|")}, "ab", {"▁x", "▁|", "b"}},
+      {{prepend("x|"), regex("^x", "")}, "ab", {"▁|", "▁ab"}},
+      {{prepend("x|"), string("|a", "|")}, "ab", {"▁x", "▁|", "b"}},
+      {{nfc, string("\u00E9", "c|c")}, "e\u0301b", {"▁c", "▁|", "▁cb"}},
+      {{nfc, string("\u00E9b", "c|c")}, "e\u0301b", {"c", "|", "c"}},
+      {{prepend("x|"), nfc}, "e\u0301b", {"▁x", "▁|", "▁\u00E9b"}},
+      {{nfd, string("e\u0301", "c|c")}, "\u00E9b", {"▁c", "▁|", "▁cb"}},
+      {{nfkc, string("fi", "c|c")}, "\uFB01b", {"▁c", "▁|", "▁cb"}},
+      {{nfkd, regex("^.", "")}, "\uFB01b", {"▁ib"}},
+      {{nfkd, regex("^..", "")}, "\uFB01b", {"b"}},
+      {{regex("^.", ""), nfkc}, "a\uFB01b", {"fib"}},
+      {{nfc, string("\uAC01", "a|c")}, "\u1100\u1161\u11A8b", {"▁a", "▁|", "▁cb"}},
+      {{regex("^ +", ""), regex("^ab", "a")}, " ab", {"a"}},
+      {{regex("^a", "ab"), regex("^ab", "c|c")}, "ad", {"▁c", "▁|", "▁cd"}},
+      {{regex("^ +", ""), regex("^", "x|")}, " ", {}},
+      {{prepend("")}, "ab", {"▁ab"}},
+      {{string("a", ""), prepend("")}, "ab", {"▁b"}},
+  };
+  const json split = {{"type", "Split"}, {"pattern", {{"String", "|"}}}, {"behavior", "Isolated"}};
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}};
+  const json steps = {{"type", "Sequence"}, {"pretokenizers", {split, metaspace}}};
+  const PreTokenizer pre_tokenizer(JsonNode(steps, "test", "pre_tokenizer"));
+  for (const auto& [normalizers, text, expected] : cases) {
+    const json normalizer = {{"type", "Sequence"}, {"normalizers", normalizers}};
+    TextBudget budget(text.size());
+    const TracedText normalized =
+        Normalizer(JsonNode(normalizer, "test", "normalizer")).normalize(text, budget);
+    EXPECT_EQ(pre_tokenizer.words(normalized, budget), expected) << normalizer << " of " << json(text);
+  }
+}
+
+TEST(PreTokenizer, AddsTheFirstSpaceInNoPartButTheFirst) {
+  const auto replace = [](const char* kind, const char* pattern, const char* content) {
+    return json{{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+  };
+  json file = plain_tokenizer();
+  file["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}};
+  file["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers", {replace("Regex", "^ ", ""), replace("Regex", "^", "d")}}};
+  file["added_tokens"] = json::array({added_token("<b>", 16)});
+  EXPECT_EQ(tokenizer_of(file).encode(" a<b> c"), (Ids{14, 3, 0, 16, 3, 2}));
+  EXPECT_EQ(tokenizer_of(file).encode("<b> c"), (Ids{16, 3, 2}));
+
+  file["normalizer"] = replace("String", "a", "d<b>a");  // both words come from the a
+  file["added_tokens"] = json::array({added_token("<b>", 16, {"normalized"})});
+  EXPECT_EQ(tokenizer_of(file).encode("ac"), (Ids{14, 3, 16, 14, 0, 2}));
+  EXPECT_EQ(tokenizer_of(file).encode("ca"), (Ids{14, 2, 3, 16, 0}));
 }
 
 // Encoding: regular expressions
