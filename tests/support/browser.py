@@ -86,6 +86,7 @@ class Browser:
             value = self.run(script, *arguments)
             if value:
                 return value
+            time.sleep(0.02)  # asking without a pause would take the processor from the page
         raise TimeoutError(f"within {seconds} s this never was true: {script}")
 
     def click(self, selector):
