@@ -513,6 +513,12 @@ class StepsScript(unittest.TestCase):
                     self.steps("bench", *quick, f"--benchmark_filter={given}"),
                     (2, "", [f"error: no benchmark matches --benchmark_filter={given}; "
                              "build/bin/bench_step2_flat_cache --benchmark_list_tests lists all that there are"]))
+        # The listing is of the shipped model, whose context is longer than that of this one.
+        code, out, errors = self.steps("bench", "--model", str(ROOT / "tests/reference/llama-gqa"),
+                                       "--benchmark_filter=decode/context:1024")
+        self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
+        self.assertIn("; workloads longer than the model's context of 512 tokens need a model with a longer one",
+                      errors[0])
         code, out, errors = self.steps("bench", "--benchmark_filter=(")
         self.assertEqual((code, out, len(errors)), (2, "", 1), errors)
         self.assertIn("Could not compile benchmark re", errors[0])
