@@ -297,13 +297,15 @@ class ServerPageTest(unittest.TestCase):
         self.serve("step3_paged")
         shown = self.browser.run("""
             show({ ...seen, all_running: 70, waiting: 90, queue: [{ sequence: 9, tokens: 3, samples: 1, preemptions: 0 }],
-                   running: [{ sequence: 5, tokens: 16, blocks: [7], all_blocks: 1500 }], cells: '.......11' })
+                   running: [{ sequence: 5, tokens: 16, blocks: [7], all_blocks: 1500 }], cells: '.......1189' })
             const text = (selector) => document.querySelector(selector).textContent
             return [text('#numbers div:nth-child(2)'), text('#sequences'), text('#sequences-words'), text('#queue-words'),
                     ...[...document.querySelectorAll('.owned[title]')].map((cell) => cell.title)]
         """)
         self.assertEqual(shown, ["running70", "sequence 5, 16 tokens stored7and 1499 more", "and 69 more", "and 89 more",
-                                 "block 7: sequence 5", "block 8: in use: a pinned prefix, or a sequence that is not listed"])
+                                 "block 7: sequence 5", *(f"block {block}: in use: a pinned prefix, or a sequence that is not "
+                                                          f"listed{shared}" for block, shared in
+                                                          ((8, ""), (9, ", shared by 8"), (10, ", shared by 9 or more")))])
 
     def test_colours_can_be_told_apart(self):
         self.serve("step4_prefix_cache")
