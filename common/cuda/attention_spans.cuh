@@ -33,6 +33,7 @@ __device__ inline float4 load_from_block(const float4& own, int block) {
 #endif
   return loaded;
 }
+/// The same for two numbers.
 __device__ inline float2 load_from_block(const float2& own, int block) {
   float2 loaded = {};
 #if __CUDA_ARCH__ >= 900
@@ -49,9 +50,9 @@ __device__ inline float2 load_from_block(const float2& own, int block) {
 /// The sum over the spans before, in the layout of WarpQueries.
 template <int D>
 struct WarpTotal {
-  float largest[2] = {-INFINITY, -INFINITY};
-  float weight[2] = {};
-  float sum[D / 8][4] = {};
+  float largest[2] = {-INFINITY, -INFINITY};  ///< scaled score, of the lane's two queries
+  float weight[2] = {};                       ///< sums of the weights of these queries
+  float sum[D / 8][4] = {};                   ///< sums of weighted values, 8 columns each
 
   /// Adds a span, with the arithmetic of PartOfFour::add.
   template <typename T>
@@ -67,6 +68,7 @@ struct WarpTotal {
     }
   }
 
+  /// Writes the results of the warp's queries.
   template <typename T>
   __device__ void write(const AttentionPass& pass, const AttentionTile& tile, int kv_head) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -118,6 +120,7 @@ class ClusterTotal {
 #endif
   }
 
+  /// Writes the results of the queries that this thread block adds up.
   __device__ void write(const AttentionPass& pass, const AttentionTile& tile, int kv_head) {
     for_each_item(tile, [&](const PartOfFour& total, int query, int dim) {
       total.write_result(static_cast<T*>(pass.out) +

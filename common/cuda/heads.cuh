@@ -15,12 +15,14 @@ namespace kvcache::cuda {
 /// Two neighbouring numbers, which a thread moves at once.
 template <typename T>
 struct alignas(2 * sizeof(T)) Two {
-  T numbers[2];
+  T numbers[2];  ///< in the order of memory
 };
+/// The two numbers at an address that is aligned to both.
 template <typename T>
 __device__ Two<T>& two_at(T* numbers) {
   return *reinterpret_cast<Two<T>*>(numbers);
 }
+/// The same, to be read.
 template <typename T>
 __device__ const Two<T>& two_at(const T* numbers) {
   return *reinterpret_cast<const Two<T>*>(numbers);

@@ -18,7 +18,7 @@ namespace kvcache {
 /// A text made from another one, its source. A "Metaspace" with the scheme "first" marks the words that come
 /// from the source's first character.
 struct TracedText {
-  std::string text;
+  std::string text;  ///< UTF-8
   /// Bytes at the beginning of `text` that come from the source's first character; 0 if a normalizer took
   /// that character away.
   std::size_t from_first;

@@ -24,7 +24,7 @@ import check_book  # noqa: E402
 
 # Headers of each library that a part may need; those of C++ itself have neither a dot nor a slash.
 XXHASH = {"xxhash.h"}
-CUDA = {"cuda/atomic", "cuda_runtime.h", "cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h", "fmt/format.h"}
+CUDA = {"cooperative_groups.h", "cuda/atomic", "cuda_runtime.h", "cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h", "fmt/format.h"}
 SECONDS = 600  # for a compiler on a machine that does other things
 
 
