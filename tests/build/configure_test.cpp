@@ -103,6 +103,10 @@ TEST(Configure, BuildsForTheGpusThatTheUserNames) {
       << from_environment.said();
   const Configured from_line({"CUDAARCHS=86"}, {"-DKVCACHE_CUDA=AUTO", "-DCMAKE_CUDA_ARCHITECTURES=89"});
   EXPECT_NE(from_line.said().find("--device cuda for 89\n"), std::string::npos) << from_line.said();
+  const Configured wrong({"CUDAARCHS=8.6"}, {"-DKVCACHE_CUDA=AUTO"});
+  EXPECT_NE(wrong.said().find("compiles nothing for CUDAARCHS=8.6; give compute capabilities as 90"),
+            std::string::npos)
+      << wrong.said();
   const Configured by_itself({}, {"-DKVCACHE_CUDA=AUTO"});
   EXPECT_NE(by_itself.said().find("--device cuda for 75-real;80-real;90\n"), std::string::npos)
       << by_itself.said();
