@@ -66,8 +66,8 @@ struct HeadSettings {
 
 /// Queries, keys and values of a pass's tokens in one layer, as their projections give them.
 struct NewRows {
-  Matrix& q;        ///< [tokens, heads * head_dim]; its heads are normalised and rotated in place
-  Matrix& k;        ///< [tokens, kv_heads * head_dim], as q
+  Matrix& q;        ///< [tokens, heads * head_dim]; its heads may be normalised and rotated in place
+  Matrix& k;        ///< [tokens, kv_heads * head_dim], as q; what attention reads is what the store holds
   const Matrix& v;  ///< [tokens, kv_heads * head_dim]
 };
 

@@ -14,7 +14,8 @@ namespace kvcache::cuda {
 
 /// Normalises each head of q and k, if there are weights for it; then rotates the pairs (d, d + head_dim /
 /// 2), if there is a rotation. q stays in its rows; k and v are stored as `scatter_kv` stores them
-/// (scatter.h). What lies in the rows of k afterwards is not said. head_dim is even and at most kMostHeadDim.
+/// (scatter.h). What lies in the rows of k afterwards is not said. head_dim is a multiple of 4, at most
+/// kMostHeadDim.
 /// @param slots           [tokens] on the GPU
 /// @param k_pool, v_pool  [slots, kv_heads, head_dim] on the GPU
 void rotate_and_store(DType dtype, const HeadSettings& heads, std::int64_t head_dim, const NewRows& rows,
