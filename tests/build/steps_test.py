@@ -317,6 +317,26 @@ class StepsScript(unittest.TestCase):
 
     # ---- options ----
 
+    def test_the_reasons_of_all_skipped_tests_are_told(self):
+        log = self.folder / "build/Testing/Temporary/LastTest.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("a_test.cpp:12: Skipped\n--device cuda: no GPU\n\n"
+                       "b_test.cpp:14: Skipped\n--device cuda: no GPU\n\n"
+                       "skipped: no browser: install the package chromium\n"
+                       "error: /usr/share/tool is missing; install the package tool, or let ./steps docs do it\n"
+                       "skipped: /usr/share/tool is missing; install the package tool, or let ./steps docs do it\n"
+                       "a test that passed\n")
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "ctest").write_text("#!/bin/bash\n")
+        (tools / "ctest").chmod(0o755)
+        process = self.start("test", environment=self.environment(PATH=f"{tools}:{os.environ['PATH']}"))
+        out, _ = process.communicate(timeout=300)
+        self.assertEqual(sorted(line for line in out.splitlines() if "skipped" in line), [
+            "1 tests skipped: no browser: install the package chromium",
+            "2 tests skipped: --device cuda: no GPU",
+            "2 tests skipped: /usr/share/tool is missing; install the package tool, or let ./steps docs do it"])
+
     def options_of_the_benches(self, *arguments):
         self.benches('[[ "$0" != *step2* ]] || printf "%s\\n" "$@" >"$ROOT/options"')  # step 2 has every workload
         self.assertEqual(self.steps("bench", *arguments)[:2], (0, "the table\n"))
