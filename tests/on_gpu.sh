@@ -6,9 +6,13 @@
 # memcheck, racecheck, initcheck or synccheck runs one sanitizer)
 set -uo pipefail
 
-[ $# -ge 2 ] || { sed -n 2,7p "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n 2,6p "$0" >&2; exit 2; }
 build=$1 record=$2
 shift 2
+compgen -G "$build/bin/cuda_*_test" >/dev/null || {
+  echo "error: $build/bin holds no cuda_*_test; build everything first: cmake --build $build" >&2
+  exit 2
+}
 [ $# -gt 0 ] || set -- tests sanitizers benchmarks programs servers
 mkdir -p "$record"
 summary=$record/summary.txt

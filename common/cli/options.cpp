@@ -141,7 +141,7 @@ std::int64_t bytes(const Given& given) {
     return *number * size;
   }
   throw given.must_be(
-      "auto or a whole number of bytes such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, GiB)");
+      "auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, GiB)");
 }
 
 // ---- the table ----
@@ -302,7 +302,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
   return distance.back();
 }
 
-InputError unknown_option(Step step, std::string_view name) {
+InputError unknown_option(Step step, std::string_view name, std::string_view program) {
   std::string_view nearest;
   std::size_t smallest = 3;  // up to two typing errors make a hint
   for (const OptionSpec& spec : option_table) {
@@ -314,7 +314,7 @@ InputError unknown_option(Step step, std::string_view name) {
       nearest = spec.name;
     }
   }
-  const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", name_of(step))
+  const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", program)
                                            : fmt::format("did you mean {}?", nearest);
   return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
 }
@@ -451,6 +451,15 @@ bool is_option(std::string_view name) {
   return find_option(name) != nullptr;
 }
 
+std::string program_name(std::string_view path) {
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+bool takes_value(std::string_view name) {
+  const OptionSpec* const spec = find_option(name);
+  return spec != nullptr && !spec->value.empty();
+}
+
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv) {
   Options options;
   std::vector<std::string_view> seen;
@@ -473,7 +482,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     const std::size_t equals = text.find('=');
     const std::string_view name = text.substr(0, equals);
     const OptionSpec* const spec = find_option(name);
-    if (spec == nullptr) throw unknown_option(step, name);
+    if (spec == nullptr) throw unknown_option(step, name, program_name(argv[0]));
     if ((spec->steps & bit_of(step)) == 0) throw option_of_another_step(step, *spec);
     if (!spec->repeatable && std::ranges::find(seen, name) != seen.end()) {
       throw InputError(fmt::format("{} is given twice; give it once", name));

@@ -89,6 +89,12 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 /// Whether some step has an option of this name, as `--prompt`.
 bool is_option(std::string_view name);
 
+/// The name of the program that `path`, the first word of a command line, starts.
+std::string program_name(std::string_view path);
+
+/// Whether a value follows this option, as in `--prompt TEXT`; not for a flag, and not for what is no option.
+bool takes_value(std::string_view name);
+
 /// The shipped model's folder: next to an installed binary, else in the source tree it was built from.
 /// @param self  the link to this binary; without it (no /proc) only that source tree is looked at
 /// @throws InputError naming the places that were looked at.

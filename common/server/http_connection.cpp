@@ -310,7 +310,11 @@ void HttpConnection::refuse_parse_error(const error_code& error) {
   if (error == http::error::body_limit)
     return refuse(
         error_answer(413, fmt::format("the body is longer than {} bytes", owner_.limits().body_bytes)));
-  refuse(error_answer(400, "this is not an HTTP request: " + error.message()));
+  // The parser would call the version bad, in front of which it looks for CR LF.
+  const std::size_t line_end = parser_->is_header_done() ? std::string::npos : unparsed_.find('\n');
+  const bool bare = line_end != std::string::npos && (line_end == 0 || unparsed_[line_end - 1] != '\r');
+  refuse(error_answer(400, "this is not an HTTP request: " +
+                               (bare ? "a line ends with LF alone, instead of CR LF" : error.message())));
 }
 
 /// Answers something that is no request, and leaves: where the next request begins is unknown.

@@ -186,6 +186,19 @@ TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
   expect_refusal("bench_step2_flat_cache", {"--max-seq-le", "9"}, 2, {"--max-seq-len"});
 }
 
+TEST(StepBenchmarks, AWordThatNoOptionTakesIsNoPrompt) {
+  for (const std::string program : {"bench_step3_paged", "bench_serving"}) {
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"x"}, {"--threads", "1", "x"}, {"--threads=1", "x"}, {""}}) {
+      expect_refusal(
+          program, words, 2,
+          {"the word \"" + words.back() + "\" belongs to no option", "--help", "options of " + program});
+    }
+  }
+  expect_refusal("bench_step3_paged", {"--nonsense"}, 2,
+                 {"--nonsense", "--help lists the options of bench_step3_paged"});
+}
+
 TEST(StepBenchmarks, SayWhatTheirNumbersAreAndWhereTheyWereMade) {
   const json context = run_benchmarks("bench_step1_no_cache", "prompt:64/iter")["context"];
   const auto note = context["note"].get<std::string>();

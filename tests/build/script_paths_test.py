@@ -7,6 +7,8 @@ small projects that they make, and they run often.
 """
 
 import re
+import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -61,6 +63,14 @@ class ScriptPaths(unittest.TestCase):
             self.assertEqual(list({(path, there) for _, path, there in named_paths(script, text)}), [(path, False)], text)
         for text in ('"$root/build/bin/gone"', '"$scratch/docs/gone"', "https://example.org/docs/gone", '"$root/$gone"'):
             self.assertEqual(list(named_paths(script, text)), [], text)
+
+    def test_on_gpu_says_that_the_tests_are_not_built_and_writes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "record"
+            run = subprocess.run([ROOT / "tests/on_gpu.sh", "no/build", record], capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stdout, record.exists()), (2, "", False))
+            self.assertEqual(run.stderr, "error: no/build/bin holds no cuda_*_test; "
+                                         "build everything first: cmake --build no/build\n")
 
 
 if __name__ == "__main__":

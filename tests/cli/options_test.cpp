@@ -24,7 +24,8 @@ using Words = std::vector<std::string>;
 using Ids = std::vector<std::int32_t>;
 
 std::optional<Options> parse_words(Step step, const Words& words) {
-  std::vector<const char*> argv = {"program"};
+  const std::string program = "build/bin/" + name_of(step);
+  std::vector<const char*> argv = {program.c_str()};
   for (const std::string& word : words) argv.push_back(word.c_str());
   return parse_options(step, static_cast<int>(argv.size()), argv.data());
 }
@@ -328,7 +329,7 @@ TEST(Options, TakeMemorySizesInDecimalAndBinaryUnits) {
   for (const std::string value : {"", "0", "0MiB", "1.5GB", "512mib", "512 MiB", "512M", "MiB", "-1", "010",
                                   "1TB", "8589934592GiB", "9223372036854775808"}) {
     EXPECT_EQ(refusal({"--kv-memory=" + value}, Step::paged),
-              "--kv-memory must be auto or a whole number of bytes such as 512MiB or 1000000 (units B, KB, "
+              "--kv-memory must be auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, "
               "MB, GB, KiB, "
               "MiB, GiB), not \"" +
                   value + "\"");

@@ -400,6 +400,14 @@ TEST_F(AnHttpServer, RefusesWhatIsNotHttp) {
     EXPECT_EQ(response.headers.at("connection"), "close") << bytes;
     EXPECT_NE(response.error().at("message"), "") << bytes;
   }
+  for (const char* bytes :
+       {"GET /echo HTTP/1.1\nHost: localhost\n\n", "GET /echo HTTP/1.1\r\nHost: localhost\n\r\n"}) {
+    const HttpResponse response = answer_to(bytes);
+    EXPECT_EQ(response.status, 400) << bytes;
+    EXPECT_EQ(response.error().at("message"),
+              "this is not an HTTP request: a line ends with LF alone, instead of CR LF")
+        << bytes;
+  }
   expect_alive();
 }
 
