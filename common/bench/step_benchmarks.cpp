@@ -183,6 +183,7 @@ void refuse_unused(std::span<const char* const> words) {
     if (!word.starts_with("--") && word != "-h")
       throw InputError(fmt::format("the word {} belongs to no option; --help lists the options of {}",
                                    in_quotes(word), program_name(words[0])));
+    if (!is_option(name)) return;                // parse_options refuses it, or prints the help
     if (takes_value(name) && name == word) ++n;  // the next word is its value
   }
 }

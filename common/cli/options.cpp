@@ -141,7 +141,8 @@ std::int64_t bytes(const Given& given) {
     return *number * size;
   }
   throw given.must_be(
-      "auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, GiB)");
+      "auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, "
+      "GiB)");
 }
 
 // ---- the table ----

@@ -1,248 +1,254 @@
 /// @file
 /// See attention.h. A task is one KV head of one sequence, for a few new tokens. It takes all query heads
-/// that share the KV head, so K and V are read once for all of them.
+/// that share the KV head, so K and V are read once for all of them. Where tasks are fewer than threads need,
+/// a long one is cut into ranges of chunks: each chunk's result is kept, and a second run merges them in
+/// order of position. A task that is whole merges in the same order, so both give the same bits.
 #include "common/cpu/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "common/cpu/dot_tile.h"
+#include "common/cpu/attention_chunk.h"
 
 namespace kvcache::cpu {
 namespace {
 
-/// Positions per chunk. Another value gives other bits: the value is part of what the result is.
-constexpr std::int64_t kChunk = 64;
 /// The most query rows (tokens x heads of a group) of a task: they and a chunk fit the first-level cache.
 constexpr std::int64_t kTaskQueries = 32;
 
-/// One query row of a task.
-struct Query {
-  const float* q;        ///< [head_dim]
-  float* out;            ///< [head_dim]
-  std::int64_t visible;  ///< positions it sees: its own and all earlier ones
-};
+/// A task is cut where it holds more than a share: the pass's chunks of all KV heads, divided by the threads
+/// and by this number. So a thread that comes late leaves the others little to wait for.
+constexpr std::int64_t kSharesPerThread = 4;
+/// The fewest chunks of one KV head in a share: shorter ones cost more to hand out than they save.
+constexpr std::int64_t kLeastShare = 4;
 
-/// The running softmax of one query row. After the last chunk, out = sum of weighted values / weight.
-struct Running {
-  float largest = -std::numeric_limits<float>::infinity();
-  float weight = 0;
+/// What one chunk, or all chunks up to one, add to each query row.
+struct Parts {
+  std::vector<Running> softmax;  // [queries]
+  std::vector<float> sums;       // [queries, padded_dim]: values, weighted and added
 };
 
 /// Scratch of one thread, for `queries` rows.
 struct Scratch {
-  std::vector<float> scores;      // [queries, kChunk]
-  std::vector<float> chunk_sums;  // [queries, padded_dim]
-  std::vector<float> sums;        // [queries, padded_dim]
-  std::vector<Running> parts;     // [queries], of one chunk
-  std::vector<Running> running;   // [queries]
+  std::vector<Query> queries;  // [kv heads of the task, new tokens, heads of a group]
+  std::vector<Line> q;         // [queries, lines]
+  ChunkScratch chunk_scratch;
+  Parts chunk;    // of one chunk
+  Parts running;  // of the chunks so far
 };
 
-std::int64_t padded(std::int64_t head_dim) {
-  return (head_dim + 15) / 16 * 16;
-}
-
-/// scores[query][key] = q . k / sqrt(head_dim) for all keys of a chunk, tile by tile. `keys` [count] points
-/// to the rows of K.
-template <DType dtype>
-void score_chunk(std::span<const Query> queries, std::span<const std::byte* const> keys,
-                 std::int64_t head_dim, float* scores) {
-  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
-  const auto count = static_cast<std::int64_t>(keys.size());
-  in_tiles<kTileRows>(0, static_cast<std::int64_t>(queries.size()), [&]<int R>(std::int64_t query) {
-    constexpr int O = R == 1 ? kSingleRowOutputs : std::min(8, kTileRows * kTileOutputs / R);
-    const float* q_rows[R];
-    for (int r = 0; r < R; ++r) q_rows[r] = queries[static_cast<std::size_t>(query + r)].q;
-    for (std::int64_t key = 0; key < count; key += O) {
-      const std::byte* k_rows[O];
-      float dots[R][O];
-      // Behind the last key the tile repeats that key; the repeated scores are not used.
-      for (int o = 0; o < O; ++o) k_rows[o] = keys[static_cast<std::size_t>(std::min(key + o, count - 1))];
-      dot_tile<dtype, R, O>(q_rows, k_rows, head_dim, dots);
-      for (int r = 0; r < R; ++r) {
-        for (int o = 0; o < O && key + o < count; ++o)
-          scores[(query + r) * kChunk + key + o] = dots[r][o] * scale;
-      }
-    }
-  });
-}
-
-/// Turns one row of scores into weights: e^(score - largest) for the first `visible` of them, 0 for the
-/// others of the chunk.
-Running softmax_chunk(float* scores, std::int64_t visible) {
-  std::fill(scores + visible, scores + kChunk, -std::numeric_limits<float>::infinity());
-  Vec16 tops = Vec16::load(scores);
-  for (std::int64_t key = 16; key < kChunk; key += 16) tops = max(Vec16::load(scores + key), tops);
-  Running chunk;
-  chunk.largest = largest(tops);
-  Vec16 weights = Vec16::all(0.0F);
-  for (std::int64_t key = 0; key < kChunk; key += 16) {
-    const Vec16 weight = exp(Vec16::load(scores + key) - Vec16::all(chunk.largest));
-    weight.store(scores + key);
-    weights = weights + weight;
-  }
-  chunk.weight = sum(weights);
-  return chunk;
-}
-
-/// sums[r] += weight[r][key] * v[key] for the keys [begin, end) in order, for R query rows at once.
-template <DType dtype, int R>
-void add_values(const float* weights, std::span<const std::byte* const> values, std::int64_t begin,
-                std::int64_t end, std::int64_t head_dim, float* sums) {
-  constexpr int kStrips = 4;  // strips of 16 numbers held in registers at a time
-  const std::int64_t stride = padded(head_dim);
-  const auto strips = [&]<int S>(std::int64_t at) {
-    Vec16 totals[R][S];
-    for (int r = 0; r < R; ++r) {
-      for (int s = 0; s < S; ++s) totals[r][s] = Vec16::load(sums + r * stride + at + s * 16);
-    }
-    for (std::int64_t key = begin; key < end; ++key) {
-      const std::byte* v = values[static_cast<std::size_t>(key)] + at * size_of(dtype);
-      Vec16 lanes[S];
-      for (int s = 0; s < S; ++s) {
-        const std::int64_t left = head_dim - at - s * 16;
-        lanes[s] = left >= 16 ? Vec16::load<dtype>(v + s * 16 * size_of(dtype))
-                              : load_tail<dtype>(v + s * 16 * size_of(dtype), left);
-      }
-      for (int r = 0; r < R; ++r) {
-        const Vec16 weight = Vec16::all(weights[r * kChunk + key]);
-        for (int s = 0; s < S; ++s) totals[r][s] = fma(weight, lanes[s], totals[r][s]);
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      for (int s = 0; s < S; ++s) totals[r][s].store(sums + r * stride + at + s * 16);
-    }
-  };
-  std::int64_t at = 0;
-  for (; at + kStrips * 16 <= head_dim; at += kStrips * 16) strips.template operator()<kStrips>(at);
-  for (; at < head_dim; at += 16) strips.template operator()<1>(at);
-}
-
-/// Adds a chunk's part to the running softmax of one row, after scaling both to the larger of their maxima.
-void merge(Running& running, float* sums, const Running& chunk, const float* chunk_sums, std::int64_t width) {
-  const float top = std::max(running.largest, chunk.largest);
-  float factors[16];
-  Vec16 exponents = Vec16::all(0.0F);
-  exponents.store(factors);
-  factors[0] = running.largest - top;
-  factors[1] = chunk.largest - top;
-  exp(Vec16::load(factors)).store(factors);
-  running.largest = top;
-  running.weight = std::fma(running.weight, factors[0], chunk.weight * factors[1]);
-  for (std::int64_t at = 0; at < width; at += 16) {
-    const Vec16 part = Vec16::load(chunk_sums + at) * Vec16::all(factors[1]);
-    fma(Vec16::load(sums + at), Vec16::all(factors[0]), part).store(sums + at);
+/// out = sums / weight.
+void write_out(const Query& query, const Running& softmax, const float* sums, std::int64_t head_dim,
+               DType store_as) {
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    const float value = sums[d] / softmax.weight;
+    query.out[d] = store_as == DType::f32 ? value : round_to(store_as, value);
   }
 }
 
-/// Runs one task: all chunks that any of `queries` sees, for one KV head.
-template <DType dtype>
-void attend(std::span<const Query> queries, const KvRows& rows, const SlotMap& slots,
-            const AttentionShape& shape, std::int64_t kv_head, DType store_as, Scratch& scratch) {
-  const std::int64_t head_dim = shape.head_dim, width = padded(head_dim);
-  const std::int64_t slot_bytes = shape.kv_heads * head_dim * size_of(dtype);
-  const std::int64_t head_bytes = kv_head * head_dim * size_of(dtype);
-  const auto query_count = static_cast<std::int64_t>(queries.size());
-  scratch.scores.resize(queries.size() * kChunk);
-  scratch.chunk_sums.resize(static_cast<std::size_t>(query_count * width));
-  scratch.sums.assign(static_cast<std::size_t>(query_count * width), 0.0F);
-  scratch.running.assign(queries.size(), Running{});
-
-  const std::int64_t context = queries.back().visible;  // queries come in order of position
-  const std::byte* keys[kChunk];
-  const std::byte* values[kChunk];
-  for (std::int64_t first = 0; first < context; first += kChunk) {
-    const std::int64_t count = std::min(kChunk, context - first);
-    for (std::int64_t key = 0; key < count; ++key) {
-      const std::int64_t offset = slots.slot(first + key) * slot_bytes + head_bytes;
-      keys[key] = rows.k + offset;
-      values[key] = rows.v + offset;
-    }
-    const auto used = static_cast<std::size_t>(count);
-    score_chunk<dtype>(queries, {keys, used}, head_dim, scratch.scores.data());
-    std::fill(scratch.chunk_sums.begin(), scratch.chunk_sums.end(), 0.0F);
-
-    const auto seen = [&](std::int64_t query) {
-      return std::clamp<std::int64_t>(queries[static_cast<std::size_t>(query)].visible - first, 0, count);
-    };
-    scratch.parts.resize(queries.size());
-    for (std::int64_t query = 0; query < query_count; ++query) {
-      if (seen(query) == 0) continue;
-      scratch.parts[static_cast<std::size_t>(query)] =
-          softmax_chunk(&scratch.scores[static_cast<std::size_t>(query * kChunk)], seen(query));
-    }
-    const auto weights = [&](std::int64_t row) {
-      return &scratch.scores[static_cast<std::size_t>(row * kChunk)];
-    };
-    const auto sums = [&](std::int64_t row) {
-      return &scratch.chunk_sums[static_cast<std::size_t>(row * width)];
-    };
-    in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
-      // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
-      // alone sees.
-      const std::int64_t common = seen(query);
-      add_values<dtype, R>(weights(query), {values, used}, 0, common, head_dim, sums(query));
-      for (int r = 1; r < R; ++r) {
-        add_values<dtype, 1>(weights(query + r), {values, used}, common, seen(query + r), head_dim,
-                             sums(query + r));
-      }
-    });
-    for (std::int64_t query = 0; query < query_count; ++query) {
-      if (seen(query) == 0) continue;
-      merge(scratch.running[static_cast<std::size_t>(query)],
-            &scratch.sums[static_cast<std::size_t>(query * width)],
-            scratch.parts[static_cast<std::size_t>(query)], sums(query), width);
-    }
-  }
-  for (std::int64_t query = 0; query < query_count; ++query) {
-    const float weight = scratch.running[static_cast<std::size_t>(query)].weight;
-    const float* total = &scratch.sums[static_cast<std::size_t>(query * width)];
-    float* out = queries[static_cast<std::size_t>(query)].out;
-    for (std::int64_t d = 0; d < head_dim; ++d) {
-      out[d] = store_as == DType::f32 ? total[d] / weight : round_to(store_as, total[d] / weight);
-    }
-  }
-}
-
-/// A few new tokens of one sequence and one KV head.
+/// A few new tokens of one sequence and one KV head, or a lone one and all heads; and the chunks
+/// [first_chunk, last_chunk) of its context.
 struct Task {
   const AttentionSequence* sequence;
   std::int64_t first_row, last_row;
-  std::int64_t kv_head;
+  std::int64_t first_head, last_head;  ///< KV heads
+  std::int64_t first_chunk, last_chunk;
+  std::int64_t kept = -1;  ///< where the first chunk's result is kept, in query rows; -1: the task is whole
+  /// Whether it is a lone new token.
+  bool alone() const { return last_row - first_row == 1; }
 };
+
+/// The pass that all tasks are part of.
+struct Pass {
+  const AttentionShape& shape;
+  const KvRows& rows;
+  const float* q;
+  float* out;
+  std::int64_t stride;
+  DType store_as;
+};
+
+void list_queries(const Task& task, const Pass& pass, std::vector<Query>& queries) {
+  const std::int64_t group = pass.shape.heads / pass.shape.kv_heads;
+  queries.clear();
+  for (std::int64_t kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
+    for (std::int64_t row = task.first_row; row < task.last_row; ++row) {
+      const std::int64_t visible = task.sequence->context - (task.sequence->row_end - row) + 1;
+      for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        const std::int64_t at = row * pass.stride + head * pass.shape.head_dim;
+        queries.push_back({pass.q + at, pass.out + at, visible});
+      }
+    }
+  }
+}
+
+/// Computes one chunk of a task, for all its query rows.
+template <LineKind kind, DType dtype>
+void attend_chunk(const Task& task, const Pass& pass, std::int64_t chunk, Scratch& scratch,
+                  const ChunkResult& result) {
+  const std::int64_t head_bytes = pass.shape.head_dim * size_of(dtype), first = chunk * kChunk;
+  Chunk rows;
+  rows.count = std::min(kChunk, scratch.queries.back().visible - first);  // the last query sees the most
+  for (std::int64_t n = 0; n < rows.count; ++n) {
+    const std::int64_t slot = task.sequence->slots.slot(first + n);
+    const std::int64_t offset = (slot * pass.shape.kv_heads + task.first_head) * head_bytes;
+    rows.keys[n] = pass.rows.k + offset;
+    rows.values[n] = pass.rows.v + offset;
+  }
+  if (task.alone()) {
+    const AttentionShape part{static_cast<std::int64_t>(scratch.queries.size()),
+                              task.last_head - task.first_head, pass.shape.head_dim};
+    attend_alone<kind, dtype>(part, scratch.q.data(), rows, scratch.chunk_scratch, result);
+  } else {
+    attend_together<kind, dtype>(scratch.queries, scratch.q.data(), pass.shape.head_dim, first, rows,
+                                 scratch.chunk_scratch, result);
+  }
+}
+
+/// Runs a task: a whole one to the end, of a cut one the chunks, whose results go to `kept`.
+template <LineKind kind, DType dtype>
+void attend(const Task& task, const Pass& pass, Scratch& scratch, Parts& kept) {
+  const std::int64_t head_dim = pass.shape.head_dim, width = padded(head_dim);
+  list_queries(task, pass, scratch.queries);
+  const auto queries = static_cast<std::int64_t>(scratch.queries.size());
+  scratch.q.resize(static_cast<std::size_t>(queries * lines_for(kind, head_dim)));
+  for (std::int64_t query = 0; query < queries; ++query) {
+    write_lines<kind>(scratch.queries[static_cast<std::size_t>(query)].q, head_dim,
+                      scratch.q.data() + query * lines_for(kind, head_dim));
+  }
+  if (task.kept >= 0) {
+    std::int64_t at = task.kept;
+    for (std::int64_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk, at += queries) {
+      attend_chunk<kind, dtype>(task, pass, chunk, scratch,
+                                {kept.softmax.data() + at, kept.sums.data() + at * width});
+    }
+    return;
+  }
+  scratch.chunk.softmax.resize(scratch.queries.size());
+  scratch.chunk.sums.resize(static_cast<std::size_t>(queries * width));
+  Running* softmax = scratch.chunk.softmax.data();
+  float* sums = scratch.chunk.sums.data();
+  scratch.running.softmax.assign(scratch.queries.size(), Running{});
+  scratch.running.sums.assign(static_cast<std::size_t>(queries * width), 0.0F);
+  const auto running_sums = [&](std::int64_t query) { return scratch.running.sums.data() + query * width; };
+  for (std::int64_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk) {
+    attend_chunk<kind, dtype>(task, pass, chunk, scratch, {softmax, sums});
+    for (std::int64_t query = 0; query < queries; ++query) {
+      if (scratch.queries[static_cast<std::size_t>(query)].visible <= chunk * kChunk) continue;
+      merge(scratch.running.softmax[static_cast<std::size_t>(query)], running_sums(query), softmax[query],
+            sums + query * width, width);
+    }
+  }
+  for (std::int64_t query = 0; query < queries; ++query) {
+    const auto n = static_cast<std::size_t>(query);
+    write_out(scratch.queries[n], scratch.running.softmax[n], running_sums(query), head_dim, pass.store_as);
+  }
+}
+
+/// Merges the kept chunks of a task that was cut, in order.
+void merge_kept(const Task& task, const Pass& pass, const Parts& kept, Scratch& scratch) {
+  const std::int64_t width = padded(pass.shape.head_dim);
+  list_queries(task, pass, scratch.queries);
+  const auto queries = static_cast<std::int64_t>(scratch.queries.size());
+  for (std::int64_t query = 0; query < queries; ++query) {
+    const Query& row = scratch.queries[static_cast<std::size_t>(query)];
+    Running softmax;
+    scratch.running.sums.assign(static_cast<std::size_t>(width), 0.0F);
+    for (std::int64_t chunk = 0; chunk * kChunk < row.visible; ++chunk) {
+      const std::int64_t at = task.kept + chunk * queries + query;
+      merge(softmax, scratch.running.sums.data(), kept.softmax[static_cast<std::size_t>(at)],
+            kept.sums.data() + at * width, width);
+    }
+    write_out(row, softmax, scratch.running.sums.data(), pass.shape.head_dim, pass.store_as);
+  }
+}
+
+std::int64_t chunks_of(std::int64_t positions) {
+  return (positions + kChunk - 1) / kChunk;
+}
+
+/// All tasks of a pass, whole. Several new tokens are a task for each KV head and each few rows. So is a lone
+/// one, unless there are chunks enough for all threads: then it takes all heads at once. The last rows see
+/// the most positions: starting with them leaves short tasks to fill the gaps at the end.
+std::vector<Task> whole_tasks(const AttentionShape& shape, std::span<const AttentionSequence> sequences,
+                              int threads) {
+  const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueries * shape.kv_heads / shape.heads);
+  std::int64_t chunks = 0;
+  for (const AttentionSequence& sequence : sequences) chunks += chunks_of(sequence.context);
+  const std::int64_t heads_alone = chunks >= 2 * threads ? shape.kv_heads : 1;
+  std::vector<Task> tasks;
+  for (const AttentionSequence& sequence : sequences) {
+    for (std::int64_t last = sequence.row_end; last > sequence.row_begin; last -= task_rows) {
+      const std::int64_t first = std::max(sequence.row_begin, last - task_rows);
+      const std::int64_t visible = sequence.context - (sequence.row_end - last);
+      const std::int64_t heads = last - first == 1 ? heads_alone : 1;
+      for (std::int64_t head = 0; head < shape.kv_heads; head += heads)
+        tasks.push_back({&sequence, first, last, head, head + heads, 0, chunks_of(visible)});
+    }
+  }
+  return tasks;
+}
+
+/// What the threads run: pieces, then the merges of the tasks that were cut.
+struct Tasks {
+  std::vector<Task> pieces;    ///< whole tasks, and the pieces of the others
+  std::vector<Task> cut;       ///< the tasks that were cut, as they were before
+  std::int64_t kept_rows = 0;  ///< query rows of all chunks of `cut`
+};
+
+Tasks cut_tasks(const std::vector<Task>& whole, const AttentionShape& shape, int threads) {
+  std::int64_t work = 0;  // chunks times KV heads
+  for (const Task& task : whole) work += task.last_chunk * (task.last_head - task.first_head);
+  const std::int64_t share = threads == 1 ? work : std::max(kLeastShare, work / (kSharesPerThread * threads));
+  Tasks tasks;
+  for (Task task : whole) {
+    const std::int64_t heads = task.last_head - task.first_head;
+    const std::int64_t most = std::max<std::int64_t>(1, share / heads);  // chunks of a piece
+    if (task.last_chunk <= most) {
+      tasks.pieces.push_back(task);
+      continue;
+    }
+    const std::int64_t queries = (task.last_row - task.first_row) * heads * (shape.heads / shape.kv_heads);
+    task.kept = tasks.kept_rows;
+    tasks.cut.push_back(task);
+    tasks.kept_rows += task.last_chunk * queries;
+    for (std::int64_t chunk = 0; chunk < task.last_chunk; chunk += most) {
+      Task piece = task;
+      piece.first_chunk = chunk;
+      piece.last_chunk = std::min(task.last_chunk, chunk + most);
+      piece.kept = task.kept + chunk * queries;
+      tasks.pieces.push_back(piece);
+    }
+  }
+  return tasks;
+}
+
+/// The calling thread's.
+Scratch& scratch() {
+  thread_local Scratch mine;
+  return mine;
+}
 
 }  // namespace
 
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
                const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool) {
-  const std::int64_t group = shape.heads / shape.kv_heads;
-  const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueries / group);
-  std::vector<Task> tasks;
-  for (const AttentionSequence& sequence : sequences) {
-    // The last rows see the most positions. Starting with them leaves short tasks to fill the gaps at the
-    // end.
-    for (std::int64_t last = sequence.row_end; last > sequence.row_begin; last -= task_rows) {
-      const std::int64_t first = std::max(sequence.row_begin, last - task_rows);
-      for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head)
-        tasks.push_back({&sequence, first, last, kv_head});
-    }
-  }
-  pool.run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
-    const Task& task = tasks[static_cast<std::size_t>(index)];
-    thread_local Scratch scratch;
-    thread_local std::vector<Query> queries;
-    queries.clear();
-    for (std::int64_t row = task.first_row; row < task.last_row; ++row) {
-      const std::int64_t visible = task.sequence->context - (task.sequence->row_end - row) + 1;
-      for (std::int64_t head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
-        const std::int64_t at = row * stride + head * shape.head_dim;
-        queries.push_back({q + at, out + at, visible});
-      }
-    }
+  const Pass pass{shape, rows, q, out, stride, store_as};
+  const Tasks tasks = cut_tasks(whole_tasks(shape, sequences, pool.threads()), shape, pool.threads());
+  thread_local Parts kept_parts;
+  Parts& kept = kept_parts;  // of this thread, in the tasks of all threads
+  kept.softmax.resize(static_cast<std::size_t>(tasks.kept_rows));
+  kept.sums.resize(static_cast<std::size_t>(tasks.kept_rows * padded(shape.head_dim)));
+  pool.run(static_cast<std::int64_t>(tasks.pieces.size()), [&](std::int64_t index) {
     with_dtype(rows.dtype, [&]<DType dtype>() {
-      attend<dtype>(queries, rows, task.sequence->slots, shape, task.kv_head, store_as, scratch);
+      with_dtype(store_as, [&]<DType activations>() {
+        constexpr LineKind kind = line_kind(activations, dtype);
+        attend<kind, dtype>(tasks.pieces[static_cast<std::size_t>(index)], pass, scratch(), kept);
+      });
     });
+  });
+  pool.run(static_cast<std::int64_t>(tasks.cut.size()), [&](std::int64_t index) {
+    merge_kept(tasks.cut[static_cast<std::size_t>(index)], pass, kept, scratch());
   });
 }
 

@@ -1,55 +1,63 @@
 /// @file
 /// The inner loop of both the matrix product and the attention scores: several rows times several rows at
-/// once. Chapter: step 1, "The same bits".
+/// once. Each number that is loaded is used several times, so the multiply-adds set the pace and not the
+/// loads. Chapter: step 1, "The same bits".
 #pragma once
 
-#include "common/cpu/vec16.h"
+#include <algorithm>
+
+#include "common/cpu/lines.h"
 
 namespace kvcache {
 
 // Tile sizes that keep the partial sums in registers. They change only the speed: every tile sums an inner
 // product in the same order.
 #if defined(KVCACHE_AVX512)
-inline constexpr int kTileRows = 6;           ///< rows of x in a tile
-inline constexpr int kTileOutputs = 4;        ///< rows of w in a tile: 24 of 32 registers
-inline constexpr int kSingleRowOutputs = 16;  ///< rows of w in a tile with a single row of x
+inline constexpr int kTileRows = 6;     ///< rows of x in a tile
+inline constexpr int kTileOutputs = 4;  ///< rows of w in a tile: 24 of 32 registers
 #else
-inline constexpr int kTileRows = 2;
-inline constexpr int kTileOutputs = 3;  // 12 of 16 registers on AVX2
-inline constexpr int kSingleRowOutputs = 6;
+inline constexpr int kTileRows = 3;
+inline constexpr int kTileOutputs = 2;  // 12 of 16 registers on AVX2
 #endif
 
-/// out[r][o] = sum over k < n of x[r][k] * w[o][k], for R rows of floats and O rows of stored numbers.
-template <DType dtype, int R, int O>
-void dot_tile(const float* const (&x)[R], const std::byte* const (&w)[O], std::int64_t n,
-              float (&out)[R][O]) {
-  Vec16 sums[R * O];
-  for (Vec16& partial : sums) partial = Vec16::all(0.0F);
-  const std::int64_t whole = n / 16 * 16;
-  for (std::int64_t k = 0; k < whole; k += 16) {
-    Vec16 x_lanes[R];
-    for (int r = 0; r < R; ++r) x_lanes[r] = Vec16::load(x[r] + k);
-    for (int o = 0; o < O; ++o) {
-      const Vec16 w_lanes = Vec16::load<dtype>(w[o] + k * size_of(dtype));
-      for (int r = 0; r < R; ++r) sums[r * O + o] = fma(x_lanes[r], w_lanes, sums[r * O + o]);
-    }
-  }
-  if (whole < n) {
-    for (int o = 0; o < O; ++o) {
-      const Vec16 w_lanes = load_tail<dtype>(w[o] + whole * size_of(dtype), n - whole);
-      for (int r = 0; r < R; ++r) {
-        const auto* x_bytes = reinterpret_cast<const std::byte*>(x[r] + whole);
-        sums[r * O + o] = fma(load_tail<DType::f32>(x_bytes, n - whole), w_lanes, sums[r * O + o]);
+/// Partial sums of R rows of x times kTileOutputs rows of w.
+template <int R>
+using TileSums = Vec16[R * kTileOutputs];
+
+/// Adds to the sums the products of `lines` lines of R rows of x and kTileOutputs rows of w.
+/// @param x  for each row its first line
+/// @param w  [lines, kTileOutputs]: the rows' first lines, then their second ones, and so on
+///
+/// Always part of its caller: only there the sums are known to lie apart from x, and stay in registers.
+template <cpu::LineKind kind, int R>
+[[gnu::always_inline]] inline void multiply_tile(const std::byte* const (&x)[R], const cpu::Line* w,
+                                                 std::int64_t lines, TileSums<R>& sums) {
+  using cpu::Lanes;
+  constexpr DType in_line = cpu::dtype_in(kind);
+  for (std::int64_t line = 0; line < lines; ++line, w += kTileOutputs) {
+    Lanes<kind> weights[kTileOutputs];
+    for (int o = 0; o < kTileOutputs; ++o) weights[o] = Lanes<kind>::template load<in_line>(w[o].bytes);
+    for (int r = 0; r < R; ++r) {
+      auto numbers = Lanes<kind>::template load<in_line>(x[r] + line * cpu::kLineBytes);
+      hold(numbers);
+      for (int o = 0; o < kTileOutputs; ++o) {
+        Vec16& sum = sums[r * kTileOutputs + o];
+        sum = multiply_add(numbers, weights[o], sum);
       }
     }
   }
-  float totals[(R * O + 15) / 16 * 16];
-  for (int first = 0; first < R * O; first += 16) {
+}
+
+/// products[r][o] = sum of the lanes of sums[r * kTileOutputs + o].
+template <int R>
+[[gnu::always_inline]] inline void sum_tile(const TileSums<R>& sums, float* const (&products)[R]) {
+  float totals[(R * kTileOutputs + 15) / 16 * 16];
+  for (int first = 0; first < R * kTileOutputs; first += 16) {
     Vec16 some[16];
-    for (int n = 0; n < 16; ++n) some[n] = first + n < R * O ? sums[first + n] : Vec16::all(0.0F);
+    for (int n = 0; n < 16; ++n) some[n] = first + n < R * kTileOutputs ? sums[first + n] : Vec16::all(0.0F);
     sum_each(some).store(totals + first);
   }
-  std::memcpy(out, totals, sizeof out);
+  for (int r = 0; r < R; ++r) std::copy_n(totals + r * kTileOutputs, kTileOutputs, products[r]);
 }
 
 /// Covers [begin, end) with tiles of R rows and the rest with smaller tiles: calls `function.template

@@ -1,128 +1,192 @@
 /// @file
-/// See matmul.h. The loops are ordered for the caches. A tile of weights is read from memory once, widened to
-/// float once, and multiplied with all rows of a block; a block of rows fits the second-level cache.
+/// See matmul.h. A lone row reads the weights from memory straight into registers. Several rows share the
+/// weights: a unit's weights are copied into lines, widened where they must be, and multiplied with all rows
+/// of the unit, tile by tile.
 #include "common/cpu/matmul.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "common/cpu/dot_tile.h"
+#include "common/cpu/rows.h"
 
 namespace kvcache {
 namespace {
 
-/// Outputs in a piece of work of a thread; a multiple of every tile width.
+using cpu::Line;
+using cpu::LineKind;
+
+/// Outputs in a unit of work; a multiple of every tile's width and of the sixteen that are summed at a time.
 constexpr std::int64_t kUnitOutputs = 48;
-/// Bytes of x that a block of rows may take: half of a common second-level cache.
-constexpr std::int64_t kRowBlockBytes = 512 * 1024;
+/// Rows of x in a unit; a multiple of a tile's.
+constexpr std::int64_t kUnitRows = 22 * kTileRows;
+/// The most lines of each row that a tile takes before it turns to the next weights: 3 KiB a row, so that a
+/// tile's rows of x stay in the first-level cache.
+constexpr std::int64_t kBlockLines = 48;
 
+/// Rows of weights that a lone row of x takes side by side. A Zen foresees one stream best; the Xeon has more
+/// of 16 rows on their way at a time (record: docs/results/2026-11-30-cpu-products.md).
+#if defined(KVCACHE_ZEN_AVX512)
+constexpr int kSideBySide = 1;
+#elif defined(KVCACHE_AVX512)
+constexpr int kSideBySide = 16;
+#else
+constexpr int kSideBySide = 4;
+#endif
+
+/// Rows of x as lines.
 struct Rows {
-  const float* data;
-  std::int64_t stride;
-  std::int64_t count;
-  const float* operator[](std::int64_t row) const { return data + row * stride; }
+  const std::byte* data = nullptr;
+  std::int64_t row_bytes = 0;  ///< from one row to the next
+  const std::byte* line(std::int64_t row, std::int64_t line) const {
+    return data + row * row_bytes + line * cpu::kLineBytes;
+  }
 };
 
-void put(float value, std::int64_t row, std::int64_t output, const MatmulOutput& to, DType store_as) {
-  const auto rounded = [&] { return store_as == DType::f32 ? value : round_to(store_as, value); };
+/// Some rows of x times some outputs of one product.
+struct Unit {
+  const MatmulOutput* to;
+  std::int64_t first_row, last_row;
+  std::int64_t first_output, last_output;
+};
+
+/// Writes inner products of one row of x to the outputs from `output` on, with bias, sum and rounding as
+/// MatmulOutput says. @param products  [count], and room for whole vectors
+void put(const float* products, std::int64_t count, std::int64_t row, std::int64_t output,
+         const MatmulOutput& to, DType store_as) {
   const Weight& bias = to.projection->bias;
-  float& at = to.data[row * to.stride + output];
-  if (bias.present()) value += read_number(bias.dtype, bias.data + output * size_of(bias.dtype));
-  if (to.add) {
-    if (bias.present()) value = rounded();
-    value += at;
-  }
-  at = rounded();
+  float* out = to.data + row * to.stride + output;
+  with_dtype(store_as, [&]<DType stored>() {
+    for (std::int64_t n = 0; n < count; n += 16, out += 16) {
+      const std::int64_t here = std::min<std::int64_t>(16, count - n);
+      Vec16 y = Vec16::load(products + n);
+      if (bias.present()) {
+        float numbers[16] = {};
+        for (std::int64_t i = 0; i < here; ++i) {
+          numbers[i] = read_number(bias.dtype, bias.data + (output + n + i) * size_of(bias.dtype));
+        }
+        y = y + Vec16::load(numbers);
+        if (to.add) y = round_to<stored>(y);
+      }
+      auto* bytes = reinterpret_cast<std::byte*>(out);
+      if (to.add) y = (here == 16 ? Vec16::load(out) : load_tail<DType::f32>(bytes, here)) + y;
+      y = round_to<stored>(y);
+      here == 16 ? y.store(out) : store_head<DType::f32>(y, bytes, here);
+    }
+  });
 }
 
-/// Computes R rows from `row` on times O outputs from `output` on. `w` is the first of the O rows of weights,
-/// which are `in` numbers apart.
-template <DType dtype, int R, int O>
-void tile(const Rows& x, std::int64_t row, const std::byte* w, std::int64_t in, std::int64_t output,
-          const MatmulOutput& to, DType store_as) {
-  const float* x_rows[R];
-  const std::byte* w_rows[O];
-  float values[R][O];
-  for (int r = 0; r < R; ++r) x_rows[r] = x[row + r];
-  for (int o = 0; o < O; ++o) w_rows[o] = w + o * in * size_of(dtype);
-  dot_tile<dtype, R, O>(x_rows, w_rows, in, values);
-  for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) put(values[r][o], row + r, output + o, to, store_as);
+/// The sums of one row of x with S rows of weights, read side by side. @param w  the first; the others follow
+template <LineKind kind, DType stored, int S>
+void multiply_side_by_side(const std::byte* x, const std::byte* w, std::int64_t cols, Vec16 (&sums)[S]) {
+  using cpu::Lanes;
+  constexpr DType in_line = cpu::dtype_in(kind);
+  constexpr std::int64_t kNumbers = cpu::numbers_in(kind);
+  const std::int64_t row_bytes = cols * size_of(stored);
+  Vec16 totals[S];
+  std::fill(std::begin(totals), std::end(totals), Vec16::all(0.0F));
+  for (; cols >= kNumbers; cols -= kNumbers, x += cpu::kLineBytes, w += kNumbers * size_of(stored)) {
+    const auto numbers = Lanes<kind>::template load<in_line>(x);
+    for (int n = 0; n < S; ++n)
+      totals[n] = multiply_add(numbers, Lanes<kind>::template load<stored>(w + n * row_bytes), totals[n]);
   }
+  for (int n = 0; n < S && cols > 0; ++n) {
+    const Line tail = cpu::tail_line<kind, stored>(w + n * row_bytes, cols);
+    totals[n] = multiply_add(Lanes<kind>::template load<in_line>(x),
+                             Lanes<kind>::template load<in_line>(tail.bytes), totals[n]);
+  }
+  std::copy(std::begin(totals), std::end(totals), sums);
 }
 
-/// Computes the rows [begin, end) times O outputs.
-template <DType dtype, int O>
-void rows_times_outputs(const Rows& x, std::int64_t begin, std::int64_t end, const std::byte* w,
-                        std::int64_t in, std::int64_t output, const MatmulOutput& to, DType store_as) {
-  in_tiles<kTileRows>(
-      begin, end, [&]<int R>(std::int64_t row) { tile<dtype, R, O>(x, row, w, in, output, to, store_as); });
-}
-
-/// Computes one row times the outputs [begin, end), as in decoding. Weights go from memory straight into
-/// registers.
-template <DType dtype>
-void single_row(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
-  const Weight& weight = to.projection->weight;
-  const std::int64_t row_bytes = weight.cols * size_of(dtype);
-  std::int64_t output = begin;
-  for (; output + kSingleRowOutputs <= end; output += kSingleRowOutputs) {
-    tile<dtype, 1, kSingleRowOutputs>(x, 0, weight.data + output * row_bytes, weight.cols, output, to,
-                                      store_as);
-  }
-  for (; output < end; ++output) {
-    tile<dtype, 1, 1>(x, 0, weight.data + output * row_bytes, weight.cols, output, to, store_as);
-  }
-}
-
-/// A few rows of weights as floats. They begin on a cache line, because a load that straddles two lines takes
-/// twice as long.
-class WideWeights {
- public:
-  /// Widens `numbers` numbers of type `dtype`.
-  template <DType dtype>
-  const std::byte* widen(const std::byte* from, std::int64_t numbers) {
-    if (static_cast<std::int64_t>(lines_.size()) * 16 < numbers)
-      lines_.resize(static_cast<std::size_t>(numbers + 15) / 16);
-    float* to = lines_.data()->numbers;
+/// One row times the unit's outputs, as in decoding.
+template <LineKind kind, DType stored>
+void lone_row(const Rows& x, const Unit& unit, DType store_as) {
+  const Weight& weight = unit.to->projection->weight;
+  const std::int64_t row_bytes = weight.cols * size_of(stored);
+  const std::byte* x_row = x.line(unit.first_row, 0);
+  for (std::int64_t output = unit.first_output; output < unit.last_output; output += 16) {
+    const std::int64_t count = std::min<std::int64_t>(16, unit.last_output - output);
+    Vec16 sums[16];
+    std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
+    const auto multiply = [&]<int S>(std::int64_t n) {
+      multiply_side_by_side<kind, stored, S>(x_row, weight.data + (output + n) * row_bytes, weight.cols,
+                                             reinterpret_cast<Vec16(&)[S]>(sums[n]));
+    };
     std::int64_t n = 0;
-    for (; n + 16 <= numbers; n += 16) Vec16::load<dtype>(from + n * size_of(dtype)).store(to + n);
-    for (; n < numbers; ++n) to[n] = read_number(dtype, from + n * size_of(dtype));
-    return reinterpret_cast<const std::byte*>(to);
+    for (; n + kSideBySide <= count; n += kSideBySide) multiply.template operator()<kSideBySide>(n);
+    for (; n < count; ++n) multiply.template operator()<1>(n);
+    float products[16];
+    sum_each(sums).store(products);
+    put(products, count, unit.first_row, output, *unit.to, store_as);
   }
+}
 
- private:
-  struct alignas(64) Line {
-    float numbers[16];
-  };
-  std::vector<Line> lines_;
-};
+/// Copies the unit's rows of weights into `packed` [tiles of kTileOutputs rows, lines, kTileOutputs]; rows
+/// behind the last are zeros.
+template <LineKind kind, DType stored>
+void pack(const Unit& unit, std::int64_t lines, std::vector<Line>& packed) {
+  const Weight& weight = unit.to->projection->weight;
+  const std::int64_t outputs = unit.last_output - unit.first_output;
+  const std::int64_t rows = (outputs + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
+  packed.resize(static_cast<std::size_t>(rows * lines));
+  for (std::int64_t n = 0; n < rows; ++n) {
+    Line* to = packed.data() + n / kTileOutputs * kTileOutputs * lines + n % kTileOutputs;
+    if (n < outputs) {
+      const std::byte* from = weight.data + (unit.first_output + n) * weight.cols * size_of(stored);
+      cpu::copy_row<kind, stored>(from, weight.cols, to, kTileOutputs);
+    } else {
+      for (std::int64_t line = 0; line < lines; ++line, to += kTileOutputs) *to = Line{};
+    }
+  }
+}
 
-/// Computes all rows times the outputs [begin, end), as in prefill and batches.
-template <DType dtype>
-void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const MatmulOutput& to, DType store_as) {
-  const Weight& weight = to.projection->weight;
-  const std::int64_t in = weight.cols, row_bytes = in * size_of(dtype);
-  const std::int64_t block =
-      std::max<std::int64_t>(kTileRows, kRowBlockBytes / (in * 4) / kTileRows * kTileRows);
-  thread_local WideWeights wide;
-  for (std::int64_t first = 0; first < x.count; first += block) {
-    const std::int64_t last = std::min(x.count, first + block);
-    std::int64_t output = begin;
-    for (; output + kTileOutputs <= end; output += kTileOutputs) {
-      const std::byte* w = weight.data + output * row_bytes;
-      if (last - first <= kTileRows) {  // each weight is used once: widening it beforehand would not pay
-        rows_times_outputs<dtype, kTileOutputs>(x, first, last, w, in, output, to, store_as);
-      } else {
-        w = wide.widen<dtype>(w, kTileOutputs * in);
-        rows_times_outputs<DType::f32, kTileOutputs>(x, first, last, w, in, output, to, store_as);
+/// Several rows times the unit's outputs, as in prefill and batches.
+template <LineKind kind, DType stored>
+void many_rows(const Rows& x, const Unit& unit, DType store_as) {
+  const std::int64_t lines = cpu::lines_for(kind, unit.to->projection->weight.cols);
+  const std::int64_t blocks = (lines + kBlockLines - 1) / kBlockLines;
+  const std::int64_t outputs = unit.last_output - unit.first_output;
+  thread_local std::vector<Line> packed;
+  pack<kind, stored>(unit, lines, packed);
+  in_tiles<kTileRows>(unit.first_row, unit.last_row, [&]<int R>(std::int64_t row) {
+    TileSums<R> kept[kUnitOutputs / kTileOutputs];  // between the blocks
+    float products[R][kUnitOutputs];
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t first = lines * block / blocks, last = lines * (block + 1) / blocks;
+      const std::byte* x_lines[R];
+      for (int r = 0; r < R; ++r) x_lines[r] = x.line(row + r, first);
+      for (std::int64_t tile = 0; tile * kTileOutputs < outputs; ++tile) {
+        TileSums<R> sums;
+        for (int n = 0; n < R * kTileOutputs; ++n) sums[n] = block == 0 ? Vec16::all(0.0F) : kept[tile][n];
+        multiply_tile<kind, R>(x_lines, packed.data() + (tile * lines + first) * kTileOutputs, last - first,
+                               sums);
+        if (block + 1 < blocks) {
+          for (int n = 0; n < R * kTileOutputs; ++n) kept[tile][n] = sums[n];
+        } else {
+          float* to[R];
+          for (int r = 0; r < R; ++r) to[r] = &products[r][tile * kTileOutputs];
+          sum_tile<R>(sums, to);
+        }
       }
     }
-    for (; output < end; ++output) {
-      rows_times_outputs<dtype, 1>(x, first, last, weight.data + output * row_bytes, in, output, to,
-                                   store_as);
-    }
+    for (int r = 0; r < R; ++r) put(products[r], outputs, row + r, unit.first_output, *unit.to, store_as);
+  });
+}
+
+/// x in lines of `kind`: as it lies where it fits, else a copy.
+template <LineKind kind>
+Rows in_lines(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+              std::vector<Line>& copy, ThreadPool& threads) {
+  if (kind == LineKind::floats && cols % 16 == 0) {
+    return {reinterpret_cast<const std::byte*>(x), stride * static_cast<std::int64_t>(sizeof(float))};
   }
+  // An odd number of lines: rows that are a multiple of 4 KiB apart compete for the same lines of the cache.
+  const std::int64_t lines = cpu::lines_for(kind, cols) | 1;
+  copy.resize(static_cast<std::size_t>(rows * lines));
+  cpu::for_each_row(rows, cols, threads, [&](std::int64_t row) {
+    cpu::write_lines<kind>(x + row * stride, cols, copy.data() + row * lines);
+  });
+  return {copy.data()->bytes, lines * cpu::kLineBytes};
 }
 
 }  // namespace
@@ -130,25 +194,35 @@ void many_rows(const Rows& x, std::int64_t begin, std::int64_t end, const Matmul
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
             DType store_as, ThreadPool& threads) {
   if (rows == 0) return;
-  const Rows x_rows{x, x_stride, rows};
   std::vector<std::int64_t> first_unit{0};  // [outputs + 1]: the units of all products, one after the other
+  const std::int64_t row_blocks = (rows + kUnitRows - 1) / kUnitRows;
+  bool of_kind[2] = {};
   for (const MatmulOutput& to : outputs) {
-    const std::int64_t units = (to.projection->weight.rows + kUnitOutputs - 1) / kUnitOutputs;
-    first_unit.push_back(first_unit.back() + units);
+    const Weight& weight = to.projection->weight;
+    of_kind[static_cast<int>(cpu::line_kind(store_as, weight.dtype))] = true;
+    first_unit.push_back(first_unit.back() + (weight.rows + kUnitOutputs - 1) / kUnitOutputs * row_blocks);
   }
-  threads.run(first_unit.back(), [&](std::int64_t unit) {
+  thread_local std::vector<Line> float_lines, bf16_lines;
+  Rows x_rows[2];
+  const std::int64_t cols = outputs[0].projection->weight.cols;
+  if (of_kind[0]) x_rows[0] = in_lines<LineKind::floats>(x, x_stride, rows, cols, float_lines, threads);
+  if (of_kind[1]) x_rows[1] = in_lines<LineKind::bf16>(x, x_stride, rows, cols, bf16_lines, threads);
+  threads.run(first_unit.back(), [&](std::int64_t index) {
     std::size_t which = 0;
-    while (unit >= first_unit[which + 1]) ++which;
+    while (index >= first_unit[which + 1]) ++which;
     const MatmulOutput& to = outputs[which];
     const Weight& weight = to.projection->weight;
-    const std::int64_t begin = (unit - first_unit[which]) * kUnitOutputs;
-    const std::int64_t end = std::min(begin + kUnitOutputs, weight.rows);
-    with_dtype(weight.dtype, [&]<DType dtype>() {
-      if (rows == 1) {
-        single_row<dtype>(x_rows, begin, end, to, store_as);
-      } else {
-        many_rows<dtype>(x_rows, begin, end, to, store_as);
-      }
+    const std::int64_t row = (index - first_unit[which]) % row_blocks * kUnitRows;
+    const std::int64_t output = (index - first_unit[which]) / row_blocks * kUnitOutputs;
+    const Unit unit{&to, row, std::min(rows, row + kUnitRows), output,
+                    std::min(weight.rows, output + kUnitOutputs)};
+    with_dtype(weight.dtype, [&]<DType stored>() {
+      with_dtype(store_as, [&]<DType activations>() {
+        constexpr LineKind kKind = cpu::line_kind(activations, stored);
+        const Rows& lines = x_rows[static_cast<int>(kKind)];
+        rows == 1 ? lone_row<kKind, stored>(lines, unit, store_as)
+                  : many_rows<kKind, stored>(lines, unit, store_as);
+      });
     });
   });
 }

@@ -20,11 +20,12 @@ struct MatmulOutput {
 };
 
 /// Multiplies `x` [rows, in] (each row `x_stride` floats after the one before) with every projection of
-/// `outputs`. Results are rounded to `store_as` if it is not f32. All products share one run of the threads,
-/// so q, k and v cost one hand-over of work instead of three.
+/// `outputs`. x holds numbers of type `store_as`, and results are rounded to it. All products share one run
+/// of the threads, so q, k and v cost one hand-over of work instead of three.
 ///
-/// Every output number is one inner product, summed in the order of vec16.h. So its bits depend on its row of
-/// x and its row of W alone, not on the number of rows or threads.
+/// Every output number is one inner product, summed in the order of vec16.h, or, where the processor
+/// multiplies bf16 itself and both x and W are bf16, in that of lines.h. So its bits depend on its row of x
+/// and its row of W alone, not on the number of rows or threads.
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
             DType store_as, ThreadPool& threads);
 

@@ -329,7 +329,8 @@ TEST(Options, TakeMemorySizesInDecimalAndBinaryUnits) {
   for (const std::string value : {"", "0", "0MiB", "1.5GB", "512mib", "512 MiB", "512M", "MiB", "-1", "010",
                                   "1TB", "8589934592GiB", "9223372036854775808"}) {
     EXPECT_EQ(refusal({"--kv-memory=" + value}, Step::paged),
-              "--kv-memory must be auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, "
+              "--kv-memory must be auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 "
+              "(units B, KB, "
               "MB, GB, KiB, "
               "MiB, GiB), not \"" +
                   value + "\"");

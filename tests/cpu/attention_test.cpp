@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -21,12 +22,14 @@ struct Problem {
   std::int64_t context;
   std::vector<float> q, k, v;  // [context, heads or kv_heads, head_dim]
 
-  Problem(AttentionShape heads, std::int64_t tokens) : shape(heads), context(tokens) {
+  /// @param activations  the type of q's numbers
+  Problem(AttentionShape heads, std::int64_t tokens, DType activations = DType::f32)
+      : shape(heads), context(tokens) {
     const auto size = [&](std::int64_t n) { return static_cast<std::size_t>(tokens * n * shape.head_dim); };
     q = random_numbers(size(shape.heads), 21);
     k = random_numbers(size(shape.kv_heads), 22);
     v = random_numbers(size(shape.kv_heads), 23);
-    for (float& number : q) number *= 4;
+    for (float& number : q) number = round_to(activations, number * 4);
   }
   std::int64_t q_width() const { return shape.heads * shape.head_dim; }
   std::int64_t kv_width() const { return shape.kv_heads * shape.head_dim; }
@@ -90,16 +93,67 @@ TEST(Attention, AgreesWithThePlainRungForEveryGroupAndHeadSize) {
   }
 }
 
+// With bf16 on both sides, the scores may come from other instructions. So only the result's rounding to bf16
+// is allowed beside the bound.
+TEST(Attention, AgreesWithThePlainRungWhenAllNumbersAreBf16) {
+  for (const AttentionShape shape : {AttentionShape{8, 2, 16}, {4, 2, 128}, {2, 1, 100}}) {
+    const Problem p(shape, 150, DType::bf16);
+    const std::vector<float> out = attend(p, p.context, DType::bf16, 1, DType::bf16);
+    const std::vector<float> right = attend_plainly(p, p.context, DType::bf16);
+    for (std::size_t n = 0; n < out.size(); ++n)
+      ASSERT_NEAR(out[n], right[n], kFloatBound + std::abs(right[n]) / 256) << shape.head_dim << " " << n;
+  }
+}
+
 TEST(Attention, ARowHasTheSameBitsWhateverRowsAreComputedWithIt) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    const Problem p({6, 2, 40}, 200);
-    const std::vector<float> whole = attend(p, p.context, dtype);
+  struct Types {
+    DType stored, activations;
+  };
+  for (const Types types : {Types{DType::f32, DType::f32},
+                            {DType::f16, DType::f32},
+                            {DType::bf16, DType::f32},
+                            {DType::bf16, DType::bf16}}) {
+    const Problem p({6, 2, 40}, 200, types.activations);
+    const std::vector<float> whole = attend(p, p.context, types.stored, 1, types.activations);
     for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65, 130}) {
-      for (const int threads : {1, 2, 3}) {
-        const std::vector<float> part = attend(p, rows, dtype, threads);
+      for (const int threads : {1, 2, 3, 16}) {
+        const std::vector<float> part = attend(p, rows, types.stored, threads, types.activations);
         EXPECT_TRUE(same_bits(part, std::span(whole).last(part.size())))
-            << name_of(dtype) << " " << rows << " rows";
+            << name_of(types.stored) << " for " << name_of(types.activations) << ", " << rows << " rows";
       }
+    }
+  }
+}
+
+/// FNV-1a of the bits of the numbers.
+std::uint64_t checksum(std::span<const float> numbers) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const float number : numbers) {
+    hash ^= std::bit_cast<std::uint32_t>(number);
+    hash *= 1099511628211U;
+  }
+  return hash;
+}
+
+// With more threads than tasks, tasks are cut and their chunks merged afterwards. The sums stand for the bits
+// that one thread gave before there were cuts: a change of the order of any sum changes them.
+TEST(Attention, TheBitsStayWhatTheyWereHoweverManyThreadsShareATask) {
+  struct Case {
+    DType dtype;
+    std::int64_t rows;
+    std::uint64_t sum;
+  };
+  const Problem p({6, 2, 40}, 1300);
+  for (const Case& one : {Case{DType::f32, 1, 8078467948690063845U},
+                          {DType::f32, 5, 13712920497277043500U},
+                          {DType::f32, 70, 8416224996136422161U},
+                          {DType::f32, 1300, 16686434714268730933U},
+                          {DType::f16, 5, 2470496713675614633U},
+                          {DType::bf16, 1, 10778299806709007781U},
+                          {DType::bf16, 70, 13110533112648320988U}}) {
+    for (const int threads : {1, 2, 5, 16}) {
+      EXPECT_EQ(checksum(attend(p, one.rows, one.dtype, threads)), one.sum)
+          << name_of(one.dtype) << ", " << one.rows << " rows, " << threads << " threads";
     }
   }
 }

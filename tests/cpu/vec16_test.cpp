@@ -98,46 +98,62 @@ TEST(Vec16, StoringRoundsToNearestEvenAndKeepsNanAndInfinity) {
   EXPECT_TRUE(std::isinf(round_to(DType::f16, 65520.0F)));
 }
 
-template <int R, int O>
+/// The inner products of R rows of x with kTileOutputs rows of w, n numbers each, in a tile.
+template <int R>
+std::vector<float> tile(const float* x, const float* w, std::int64_t n) {
+  constexpr cpu::LineKind kKind = cpu::LineKind::floats;
+  const std::int64_t lines = cpu::lines_for(kKind, n);
+  std::vector<cpu::Line> x_lines(static_cast<std::size_t>(R * lines));
+  std::vector<cpu::Line> w_lines(static_cast<std::size_t>(lines * kTileOutputs));
+  const std::byte* rows[R];
+  for (int r = 0; r < R; ++r) {
+    cpu::write_lines<kKind>(x + r * n, n, x_lines.data() + r * lines);
+    rows[r] = x_lines[static_cast<std::size_t>(r * lines)].bytes;
+  }
+  for (int o = 0; o < kTileOutputs; ++o)
+    cpu::copy_row<kKind, DType::f32>(reinterpret_cast<const std::byte*>(w + o * n), n, w_lines.data() + o,
+                                     kTileOutputs);
+  TileSums<R> sums;
+  std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
+  multiply_tile<kKind, R>(rows, w_lines.data(), lines, sums);
+  std::vector<float> out(std::size_t{R} * kTileOutputs);
+  float* to[R];
+  for (int r = 0; r < R; ++r) to[r] = out.data() + r * kTileOutputs;
+  sum_tile<R>(sums, to);
+  return out;
+}
+
+template <int R>
 void expect_tile_equals_single_products(std::int64_t n) {
   const std::vector<float> x = random_numbers(static_cast<std::size_t>(R * n), 7),
-                           w = random_numbers(static_cast<std::size_t>(O * n), 8);
-  const float* x_rows[R];
-  const std::byte* w_rows[O];
-  for (int r = 0; r < R; ++r) x_rows[r] = &x[static_cast<std::size_t>(r * n)];
-  for (int o = 0; o < O; ++o)
-    w_rows[o] = reinterpret_cast<const std::byte*>(&w[static_cast<std::size_t>(o * n)]);
-  float out[R][O];
-  dot_tile<DType::f32, R, O>(x_rows, w_rows, n, out);
-  for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) {
+                           w = random_numbers(static_cast<std::size_t>(kTileOutputs * n), 8);
+  const std::vector<float> out = tile<R>(x.data(), w.data(), n);
+  for (std::int64_t r = 0; r < R; ++r) {
+    for (std::int64_t o = 0; o < kTileOutputs; ++o) {
       std::vector<float> lanes(16, 0.0F);
       for (std::int64_t k = 0; k < n; ++k) {
         float& lane = lanes[static_cast<std::size_t>(k % 16)];
-        lane = std::fma(x_rows[r][k], w[static_cast<std::size_t>(o * n + k)], lane);
+        lane = std::fma(x[static_cast<std::size_t>(r * n + k)], w[static_cast<std::size_t>(o * n + k)], lane);
       }
-      EXPECT_EQ(bits(out[r][o]), bits(sum_in_order(lanes))) << R << "x" << O << " n " << n;
+      EXPECT_EQ(bits(out[static_cast<std::size_t>(r * kTileOutputs + o)]), bits(sum_in_order(lanes)))
+          << R << " rows, n " << n;
     }
   }
 }
 
 TEST(DotTile, EveryTileShapeAndLengthGivesTheBitsOfTheDefinition) {
   for (const std::int64_t n : {1, 8, 15, 16, 17, 100, 172, 256}) {
-    expect_tile_equals_single_products<1, 1>(n);
-    expect_tile_equals_single_products<1, 6>(n);
-    expect_tile_equals_single_products<1, 16>(n);
-    expect_tile_equals_single_products<2, 3>(n);
-    expect_tile_equals_single_products<4, 4>(n);
+    expect_tile_equals_single_products<1>(n);
+    expect_tile_equals_single_products<2>(n);
+    expect_tile_equals_single_products<3>(n);
+    expect_tile_equals_single_products<6>(n);
   }
 }
 
 TEST(Vec16, ThePinnedBitsComeOutOnEveryProcessor) {
-  const std::vector<float> x = random_numbers(1000, 11), w = random_numbers(1000, 12);
-  const float* x_row[1] = {x.data()};
-  const std::byte* w_row[1] = {reinterpret_cast<const std::byte*>(w.data())};
-  float out[1][1];
-  dot_tile<DType::f32, 1, 1>(x_row, w_row, 1000, out);
-  EXPECT_EQ(bits(out[0][0]), 1079810284U);
+  const std::vector<float> x = random_numbers(1000, 11);
+  const std::vector<float> w = random_numbers(std::size_t{1000} * kTileOutputs, 12);
+  EXPECT_EQ(bits(tile<1>(x.data(), w.data(), 1000)[0]), 1079810284U);
   float lanes[16];
   exp(Vec16::load(x.data())).store(lanes);
   EXPECT_EQ(bits(sum(Vec16::load(lanes))), 1100838813U);

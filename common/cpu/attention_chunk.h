@@ -1,0 +1,280 @@
+/// @file
+/// The arithmetic of one chunk of attention: 64 positions, counted from position 0. A lone new token takes
+/// all its heads at once and reads K and V as they lie; several new tokens take one KV head at a time and
+/// share a copy of its rows. attention.cpp says who computes which chunks.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "common/cpu/attention.h"
+#include "common/cpu/dot_tile.h"
+
+namespace kvcache::cpu {
+
+/// Positions per chunk. Another value gives other bits: the value is part of what the result is.
+inline constexpr std::int64_t kChunk = 64;
+
+/// One query row: one head of one new token.
+struct Query {
+  const float* q;        ///< [head_dim]
+  float* out;            ///< [head_dim]
+  std::int64_t visible;  ///< positions it sees: its own and all earlier ones
+};
+
+/// The running softmax of one query row. After the last chunk, out = sum of weighted values / weight.
+struct Running {
+  float largest = -std::numeric_limits<float>::infinity();  ///< of the scores so far
+  float weight = 0;                                         ///< sum of e^(score - largest)
+};
+
+/// head_dim, rounded up to whole vectors.
+inline std::int64_t padded(std::int64_t head_dim) {
+  return (head_dim + 15) / 16 * 16;
+}
+
+/// Where the rows of K and V of a chunk lie.
+struct Chunk {
+  std::int64_t count = 0;  ///< positions, at most kChunk
+  const std::byte* keys[kChunk];
+  const std::byte* values[kChunk];
+};
+
+/// Memory of a thread for a chunk.
+struct ChunkScratch {
+  std::vector<float> scores;  // [queries, kChunk]
+  std::vector<Vec16> sums;    // [queries, rounded up to 16]: partial sums of one key
+  std::vector<Line> keys;     // [kChunk / kTileOutputs, lines, kTileOutputs]: one head's rows of K
+  std::vector<Line> values;   // [kChunk, padded_dim / 16]: its rows of V as floats
+};
+
+/// Turns one row of scores into weights: e^(score - largest) for the first `visible` of them, 0 for the
+/// others of the chunk.
+inline Running softmax_chunk(float* scores, std::int64_t visible) {
+  std::fill(scores + visible, scores + kChunk, -std::numeric_limits<float>::infinity());
+  Vec16 tops = Vec16::load(scores);
+  for (std::int64_t key = 16; key < kChunk; key += 16) tops = max(Vec16::load(scores + key), tops);
+  Running chunk;
+  chunk.largest = largest(tops);
+  Vec16 weights = Vec16::all(0.0F);
+  for (std::int64_t key = 0; key < kChunk; key += 16) {
+    const Vec16 weight = exp(Vec16::load(scores + key) - Vec16::all(chunk.largest));
+    weight.store(scores + key);
+    weights = weights + weight;
+  }
+  chunk.weight = sum(weights);
+  return chunk;
+}
+
+/// sums[r][...] += weight[r][key] * v[key][...] for the keys [begin, end) in order, for R query rows and S
+/// vectors of 16 numbers at once. `load(key, s)` gives vector s of a key's row of V.
+template <int R, int S, typename Load>
+void add_vectors(const float* weights, std::int64_t begin, std::int64_t end, float* sums, std::int64_t stride,
+                 const Load& load) {
+  Vec16 totals[R][S];
+  for (int r = 0; r < R; ++r) {
+    for (int s = 0; s < S; ++s) totals[r][s] = Vec16::load(sums + r * stride + s * 16);
+  }
+  for (std::int64_t key = begin; key < end; ++key) {
+    Vec16 numbers[S];
+    for (int s = 0; s < S; ++s) {
+      numbers[s] = load(key, s);
+      hold(numbers[s]);
+    }
+    for (int r = 0; r < R; ++r) {
+      const Vec16 weight = Vec16::all(weights[r * kChunk + key]);
+      for (int s = 0; s < S; ++s) totals[r][s] = fma(weight, numbers[s], totals[r][s]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int s = 0; s < S; ++s) totals[r][s].store(sums + r * stride + s * 16);
+  }
+}
+
+/// The same for whole rows of V. @param values  [end]: `skip` bytes before rows of `cols` numbers
+template <DType dtype, int R>
+void add_values(const float* weights, const std::byte* const* values, std::int64_t skip, std::int64_t begin,
+                std::int64_t end, std::int64_t cols, float* sums) {
+  const std::int64_t stride = padded(cols);
+  std::int64_t at = 0;
+  const auto load = [&](std::int64_t key, int s) {
+    return Vec16::load<dtype>(values[key] + skip + (at + s * 16) * size_of(dtype));
+  };
+  for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load);
+  for (; at + 16 <= cols; at += 16) add_vectors<R, 1>(weights, begin, end, sums + at, stride, load);
+  if (at == cols) return;
+  add_vectors<R, 1>(weights, begin, end, sums + at, stride, [&](std::int64_t key, int) {
+    return load_tail<dtype>(values[key] + skip + at * size_of(dtype), cols - at);
+  });
+}
+
+/// Adds a chunk's part to the running softmax of one row, after scaling both to the larger of their maxima.
+inline void merge(Running& running, float* sums, const Running& chunk, const float* chunk_sums,
+                  std::int64_t width) {
+  const float top = std::max(running.largest, chunk.largest);
+  float factors[16];
+  Vec16 exponents = Vec16::all(0.0F);
+  exponents.store(factors);
+  factors[0] = running.largest - top;
+  factors[1] = chunk.largest - top;
+  exp(Vec16::load(factors)).store(factors);
+  running.largest = top;
+  running.weight = std::fma(running.weight, factors[0], chunk.weight * factors[1]);
+  for (std::int64_t at = 0; at < width; at += 16) {
+    const Vec16 part = Vec16::load(chunk_sums + at) * Vec16::all(factors[1]);
+    fma(Vec16::load(sums + at), Vec16::all(factors[0]), part).store(sums + at);
+  }
+}
+
+/// What one chunk adds to each query row.
+struct ChunkResult {
+  Running* softmax;  ///< [queries]
+  float* sums;       ///< [queries, padded_dim]: values, weighted and added
+};
+
+/// The sums of R query rows, all of one KV head, over one key. @param q  [R, lines]
+template <LineKind kind, DType dtype, int R>
+void score_key(const Line* q, const std::byte* key, std::int64_t head_dim, Vec16* sums) {
+  const std::int64_t lines = lines_for(kind, head_dim);
+  Vec16 totals[R];
+  std::fill(std::begin(totals), std::end(totals), Vec16::all(0.0F));
+  const auto add = [&](std::int64_t line, Lanes<kind> numbers) {
+    hold(numbers);
+    for (int r = 0; r < R; ++r) {
+      const auto query = Lanes<kind>::template load<dtype_in(kind)>(q[r * lines + line].bytes);
+      totals[r] = multiply_add(query, numbers, totals[r]);
+    }
+  };
+  const std::int64_t whole = head_dim / numbers_in(kind);
+  for (std::int64_t line = 0; line < whole; ++line, key += numbers_in(kind) * size_of(dtype))
+    add(line, Lanes<kind>::template load<dtype>(key));
+  if (whole < lines) {
+    const Line tail = tail_line<kind, dtype>(key, head_dim % numbers_in(kind));
+    add(whole, Lanes<kind>::template load<dtype_in(kind)>(tail.bytes));
+  }
+  std::copy(std::begin(totals), std::end(totals), sums);
+}
+
+/// Computes one chunk for a lone new token, which sees all of it. K and V are read in the order in which they
+/// lie: slot after slot, and of a slot all heads that are given.
+/// @param shape  heads and KV heads of the task
+/// @param q      [heads, lines]
+/// @param chunk  begins with the task's first KV head
+template <LineKind kind, DType dtype>
+void attend_alone(const AttentionShape& shape, const Line* q, const Chunk& chunk, ChunkScratch& scratch,
+                  const ChunkResult& result) {
+  constexpr std::int64_t kKeysAtATime = 16;  // of V: few enough to keep the order of memory
+  const std::int64_t head_dim = shape.head_dim, width = padded(head_dim), lines = lines_for(kind, head_dim);
+  const std::int64_t group = shape.heads / shape.kv_heads, head_bytes = head_dim * size_of(dtype);
+  const Vec16 scale = Vec16::all(1.0F / std::sqrt(static_cast<float>(head_dim)));
+  scratch.scores.resize(static_cast<std::size_t>(shape.heads * kChunk));
+  scratch.sums.resize(static_cast<std::size_t>(shape.heads + 15) / 16 * 16);
+  float* scores = scratch.scores.data();
+  Vec16* sums = scratch.sums.data();
+
+  for (std::int64_t key = 0; key < chunk.count; ++key) {
+    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      const std::byte* row = chunk.keys[key] + kv_head * head_bytes;
+      in_tiles<4>(kv_head * group, (kv_head + 1) * group, [&]<int R>(std::int64_t head) {
+        score_key<kind, dtype, R>(q + head * lines, row, head_dim, sums + head);
+      });
+    }
+    for (std::int64_t first = 0; first < shape.heads; first += 16) {
+      float products[16];
+      (sum_each(reinterpret_cast<const Vec16(&)[16]>(sums[first])) * scale).store(products);
+      for (std::int64_t n = 0; n < std::min<std::int64_t>(16, shape.heads - first); ++n)
+        scores[(first + n) * kChunk + key] = products[n];
+    }
+  }
+  for (std::int64_t head = 0; head < shape.heads; ++head)
+    result.softmax[head] = softmax_chunk(scores + head * kChunk, chunk.count);
+  std::fill(result.sums, result.sums + shape.heads * width, 0.0F);
+  for (std::int64_t key = 0; key < chunk.count; key += kKeysAtATime) {
+    const std::int64_t end = std::min(key + kKeysAtATime, chunk.count);
+    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      in_tiles<4>(kv_head * group, (kv_head + 1) * group, [&]<int R>(std::int64_t head) {
+        add_values<dtype, R>(scores + head * kChunk, chunk.values, kv_head * head_bytes, key, end, head_dim,
+                             result.sums + head * width);
+      });
+    }
+  }
+}
+
+/// Copies one head's rows of a chunk into lines: they are widened once for all query rows, and no longer lie
+/// a whole slot apart, where they compete for the same places in the cache. `chunk.values` point to the
+/// copies afterwards.
+template <LineKind kind, DType dtype>
+void copy_chunk(Chunk& chunk, std::int64_t head_dim, ChunkScratch& scratch) {
+  const std::int64_t lines = lines_for(kind, head_dim), width = padded(head_dim) / 16;
+  scratch.keys.resize(static_cast<std::size_t>(kChunk * lines));
+  scratch.values.resize(static_cast<std::size_t>(kChunk * width));
+  for (std::int64_t n = 0; n < chunk.count; ++n) {
+    Line* key = scratch.keys.data() + n / kTileOutputs * kTileOutputs * lines + n % kTileOutputs;
+    copy_row<kind, dtype>(chunk.keys[n], head_dim, key, kTileOutputs);
+    Line* value = scratch.values.data() + n * width;
+    copy_row<LineKind::floats, dtype>(chunk.values[n], head_dim, value, 1);
+    chunk.values[n] = value->bytes;
+  }
+}
+
+/// scores[query][key] = q . k / sqrt(head_dim) for all keys of a copied chunk. Behind the last key they mean
+/// nothing. @param q  [queries, lines]
+template <LineKind kind>
+void score_chunk(const Line* q, std::int64_t queries, std::int64_t keys, std::int64_t head_dim,
+                 const Line* copied, float* scores) {
+  const Vec16 scale = Vec16::all(1.0F / std::sqrt(static_cast<float>(head_dim)));
+  const std::int64_t lines = lines_for(kind, head_dim);
+  in_tiles<kTileRows>(0, queries, [&]<int R>(std::int64_t query) {
+    const std::byte* rows[R];
+    for (int r = 0; r < R; ++r) rows[r] = q[(query + r) * lines].bytes;
+    for (std::int64_t key = 0; key < keys; key += kTileOutputs) {
+      TileSums<R> sums;
+      std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
+      multiply_tile<kind, R>(rows, copied + key * lines, lines, sums);
+      float* to[R];
+      for (int r = 0; r < R; ++r) to[r] = scores + (query + r) * kChunk + key;
+      sum_tile<R>(sums, to);
+    }
+    for (float *at = scores + query * kChunk, *end = at + R * kChunk; at < end; at += 16)
+      (Vec16::load(at) * scale).store(at);
+  });
+}
+
+/// Computes one chunk for several query rows of one KV head. @param q  [queries, lines]
+/// @param first   the chunk's first position
+/// @param chunk   the head's rows
+/// @param result  that of a query which sees none of the chunk is not used
+template <LineKind kind, DType dtype>
+void attend_together(std::span<const Query> queries, const Line* q, std::int64_t head_dim, std::int64_t first,
+                     Chunk chunk, ChunkScratch& scratch, const ChunkResult& result) {
+  const std::int64_t width = padded(head_dim);
+  const auto query_count = static_cast<std::int64_t>(queries.size());
+  scratch.scores.resize(queries.size() * kChunk);
+  float* scores = scratch.scores.data();
+  copy_chunk<kind, dtype>(chunk, head_dim, scratch);
+  score_chunk<kind>(q, query_count, chunk.count, head_dim, scratch.keys.data(), scores);
+
+  const auto seen = [&](std::int64_t query) {
+    return std::clamp<std::int64_t>(queries[static_cast<std::size_t>(query)].visible - first, 0, chunk.count);
+  };
+  for (std::int64_t query = 0; query < query_count; ++query) {
+    if (seen(query) > 0) result.softmax[query] = softmax_chunk(scores + query * kChunk, seen(query));
+  }
+  std::fill(result.sums, result.sums + query_count * width, 0.0F);
+  in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
+    const auto add = [&]<int Rows>(std::int64_t row, std::int64_t begin, std::int64_t end) {
+      add_values<DType::f32, Rows>(scores + row * kChunk, chunk.values, 0, begin, end, width,
+                                   result.sums + row * width);
+    };
+    // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
+    // alone sees.
+    const std::int64_t common = seen(query);
+    add.template operator()<R>(query, 0, common);
+    for (int r = 1; r < R; ++r) add.template operator()<1>(query + r, common, seen(query + r));
+  });
+}
+
+}  // namespace kvcache::cpu
