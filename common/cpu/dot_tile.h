@@ -24,17 +24,20 @@ inline constexpr int kTileOutputs = 2;  // 12 of 16 registers on AVX2
 template <int R>
 using TileSums = Vec16[R * kTileOutputs];
 
-/// Adds to the sums the products of `lines` lines of R rows of x and kTileOutputs rows of w.
+/// Adds to the sums the products of `lines` lines of R rows of x and kTileOutputs rows of w, and calls
+/// `meanwhile(line)` for each line.
 /// @param x  for each row its first line
 /// @param w  [lines, kTileOutputs]: the rows' first lines, then their second ones, and so on
 ///
 /// Always part of its caller: only there the sums are known to lie apart from x, and stay in registers.
-template <cpu::LineKind kind, int R>
+template <cpu::LineKind kind, int R, typename Meanwhile>
 [[gnu::always_inline]] inline void multiply_tile(const std::byte* const (&x)[R], const cpu::Line* w,
-                                                 std::int64_t lines, TileSums<R>& sums) {
+                                                 std::int64_t lines, TileSums<R>& sums,
+                                                 const Meanwhile& meanwhile) {
   using cpu::Lanes;
   constexpr DType in_line = cpu::dtype_in(kind);
   for (std::int64_t line = 0; line < lines; ++line, w += kTileOutputs) {
+    meanwhile(line);
     Lanes<kind> weights[kTileOutputs];
     for (int o = 0; o < kTileOutputs; ++o) weights[o] = Lanes<kind>::template load<in_line>(w[o].bytes);
     for (int r = 0; r < R; ++r) {
@@ -46,6 +49,13 @@ template <cpu::LineKind kind, int R>
       }
     }
   }
+}
+
+/// The same with nothing to do meanwhile.
+template <cpu::LineKind kind, int R>
+[[gnu::always_inline]] inline void multiply_tile(const std::byte* const (&x)[R], const cpu::Line* w,
+                                                 std::int64_t lines, TileSums<R>& sums) {
+  multiply_tile<kind, R>(x, w, lines, sums, [](std::int64_t) {});
 }
 
 /// products[r][o] = sum of the lanes of sums[r * kTileOutputs + o].

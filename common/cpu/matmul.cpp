@@ -20,6 +20,8 @@ using cpu::LineKind;
 constexpr std::int64_t kUnitOutputs = 48;
 /// Rows of x in a unit; a multiple of a tile's.
 constexpr std::int64_t kUnitRows = 22 * kTileRows;
+/// Up to so many rows a product is bound by reading its weights.
+constexpr std::int64_t kFewRows = 4 * kTileRows;
 /// The most lines of each row that a tile takes before it turns to the next weights: 3 KiB a row, so that a
 /// tile's rows of x stay in the first-level cache.
 constexpr std::int64_t kBlockLines = 48;
@@ -121,33 +123,72 @@ void lone_row(const Rows& x, const Unit& unit, DType store_as) {
   }
 }
 
-/// Copies the unit's rows of weights into `packed` [tiles of kTileOutputs rows, lines, kTileOutputs]; rows
-/// behind the last are zeros.
+/// Copies kTileOutputs rows of weights from `output` on into `tile` [lines, kTileOutputs]; rows behind the
+/// unit's last are zeros.
 template <LineKind kind, DType stored>
-void pack(const Unit& unit, std::int64_t lines, std::vector<Line>& packed) {
+void copy_weights(const Unit& unit, std::int64_t output, std::int64_t lines, Line* tile) {
   const Weight& weight = unit.to->projection->weight;
-  const std::int64_t outputs = unit.last_output - unit.first_output;
-  const std::int64_t rows = (outputs + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
-  packed.resize(static_cast<std::size_t>(rows * lines));
-  for (std::int64_t n = 0; n < rows; ++n) {
-    Line* to = packed.data() + n / kTileOutputs * kTileOutputs * lines + n % kTileOutputs;
-    if (n < outputs) {
-      const std::byte* from = weight.data + (unit.first_output + n) * weight.cols * size_of(stored);
-      cpu::copy_row<kind, stored>(from, weight.cols, to, kTileOutputs);
+  for (std::int64_t n = 0; n < kTileOutputs; ++n) {
+    if (output + n < unit.last_output) {
+      const std::byte* from = weight.data + (output + n) * weight.cols * size_of(stored);
+      cpu::copy_row<kind, stored>(from, weight.cols, tile + n, kTileOutputs);
     } else {
-      for (std::int64_t line = 0; line < lines; ++line, to += kTileOutputs) *to = Line{};
+      for (std::int64_t line = 0; line < lines; ++line) tile[line * kTileOutputs + n] = Line{};
     }
   }
 }
 
-/// Several rows times the unit's outputs, as in prefill and batches.
+/// A few rows times the unit's outputs, as in a batch of decoding sequences: reading the weights takes as
+/// long as the products. So while one tile is multiplied, memory is asked for the weights of the next.
+template <LineKind kind, DType stored>
+void few_rows(const Rows& x, const Unit& unit, DType store_as) {
+  const Weight& weight = unit.to->projection->weight;
+  const std::int64_t lines = cpu::lines_for(kind, weight.cols), row_bytes = weight.cols * size_of(stored);
+  constexpr std::int64_t kStep = cpu::numbers_in(kind) * size_of(stored);
+  thread_local std::vector<Line> tile;
+  tile.resize(static_cast<std::size_t>(lines * kTileOutputs));
+  float products[kFewRows][kUnitOutputs];
+  for (std::int64_t output = unit.first_output; output < unit.last_output; output += kTileOutputs) {
+    copy_weights<kind, stored>(unit, output, lines, tile.data());
+    // Behind the unit lie the weights of another, which some thread takes next.
+    const bool more = output + 2 * kTileOutputs <= weight.rows;
+    const std::byte* next = weight.data + (output + kTileOutputs) * row_bytes;
+    in_tiles<kTileRows>(unit.first_row, unit.last_row, [&]<int R>(std::int64_t row) {
+      const std::byte* x_rows[R];
+      float* to[R];
+      for (int r = 0; r < R; ++r) {
+        x_rows[r] = x.line(row + r, 0);
+        to[r] = &products[row + r - unit.first_row][output - unit.first_output];
+      }
+      TileSums<R> sums;
+      std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
+      if (more && row == unit.first_row) {
+        multiply_tile<kind, R>(x_rows, tile.data(), lines, sums, [&](std::int64_t line) {
+          for (int o = 0; o < kTileOutputs; ++o)
+            __builtin_prefetch(next + o * row_bytes + line * kStep, 0, 2);
+        });
+      } else {
+        multiply_tile<kind, R>(x_rows, tile.data(), lines, sums);
+      }
+      sum_tile<R>(sums, to);
+    });
+  }
+  for (std::int64_t row = unit.first_row; row < unit.last_row; ++row) {
+    put(products[row - unit.first_row], unit.last_output - unit.first_output, row, unit.first_output,
+        *unit.to, store_as);
+  }
+}
+
+/// Many rows times the unit's outputs, as in prefill.
 template <LineKind kind, DType stored>
 void many_rows(const Rows& x, const Unit& unit, DType store_as) {
   const std::int64_t lines = cpu::lines_for(kind, unit.to->projection->weight.cols);
   const std::int64_t blocks = (lines + kBlockLines - 1) / kBlockLines;
   const std::int64_t outputs = unit.last_output - unit.first_output;
-  thread_local std::vector<Line> packed;
-  pack<kind, stored>(unit, lines, packed);
+  thread_local std::vector<Line> packed;  // [tiles, lines, kTileOutputs]
+  packed.resize(static_cast<std::size_t>(kUnitOutputs * lines));
+  for (std::int64_t n = 0; n < outputs; n += kTileOutputs)
+    copy_weights<kind, stored>(unit, unit.first_output + n, lines, packed.data() + n * lines);
   in_tiles<kTileRows>(unit.first_row, unit.last_row, [&]<int R>(std::int64_t row) {
     TileSums<R> kept[kUnitOutputs / kTileOutputs];  // between the blocks
     float products[R][kUnitOutputs];
@@ -220,8 +261,13 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
       with_dtype(store_as, [&]<DType activations>() {
         constexpr LineKind kKind = cpu::line_kind(activations, stored);
         const Rows& lines = x_rows[static_cast<int>(kKind)];
-        rows == 1 ? lone_row<kKind, stored>(lines, unit, store_as)
-                  : many_rows<kKind, stored>(lines, unit, store_as);
+        if (rows == 1) {
+          lone_row<kKind, stored>(lines, unit, store_as);
+        } else if (rows <= kFewRows) {
+          few_rows<kKind, stored>(lines, unit, store_as);
+        } else {
+          many_rows<kKind, stored>(lines, unit, store_as);
+        }
       });
     });
   });
