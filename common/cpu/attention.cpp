@@ -87,14 +87,19 @@ template <LineKind kind, DType dtype>
 void attend_chunk(const Task& task, const Pass& pass, std::int64_t chunk, Scratch& scratch,
                   const ChunkResult& result) {
   const std::int64_t head_bytes = pass.shape.head_dim * size_of(dtype), first = chunk * kChunk;
+  const std::int64_t visible = scratch.queries.back().visible;  // of the last query, which sees the most
+  const auto offset = [&](std::int64_t position) {
+    return (task.sequence->slots.slot(position) * pass.shape.kv_heads + task.first_head) * head_bytes;
+  };
   Chunk rows;
-  rows.count = std::min(kChunk, scratch.queries.back().visible - first);  // the last query sees the most
+  rows.count = std::min(kChunk, visible - first);
   for (std::int64_t n = 0; n < rows.count; ++n) {
-    const std::int64_t slot = task.sequence->slots.slot(first + n);
-    const std::int64_t offset = (slot * pass.shape.kv_heads + task.first_head) * head_bytes;
-    rows.keys[n] = pass.rows.k + offset;
-    rows.values[n] = pass.rows.v + offset;
+    const std::int64_t at = offset(first + n);
+    rows.keys()[n] = pass.rows.k + at;
+    rows.values()[n] = pass.rows.v + at;
   }
+  for (std::int64_t n = 0; n < kKeysAtATime; ++n)
+    rows.rows[2 * rows.count + n] = pass.rows.k + offset(std::min(first + kChunk + n, visible - 1));
   if (task.alone()) {
     const AttentionShape part{static_cast<std::int64_t>(scratch.queries.size()),
                               task.last_head - task.first_head, pass.shape.head_dim};

@@ -36,17 +36,22 @@ inline std::int64_t padded(std::int64_t head_dim) {
   return (head_dim + 15) / 16 * 16;
 }
 
-/// Where the rows of K and V of a chunk lie.
+/// Keys that are taken at a time, head after head: so many that their scores fill a vector, and few enough to
+/// read memory nearly in order.
+inline constexpr std::int64_t kKeysAtATime = 16;
+
+/// Where the rows of K and V of a chunk lie, in the order in which they are read: all keys, all values, and
+/// the first keys of what comes next.
 struct Chunk {
-  std::int64_t count = 0;  ///< positions, at most kChunk
-  const std::byte* keys[kChunk];
-  const std::byte* values[kChunk];
+  std::int64_t count = 0;                              ///< positions, at most kChunk
+  const std::byte* rows[2 * kChunk + kKeysAtATime];    ///< [2 * count + kKeysAtATime]
+  const std::byte** keys() { return rows; }            ///< [count]
+  const std::byte** values() { return rows + count; }  ///< [count]
 };
 
 /// Memory of a thread for a chunk.
 struct ChunkScratch {
   std::vector<float> scores;  // [queries, kChunk]
-  std::vector<Vec16> sums;    // [queries, rounded up to 16]: partial sums of one key
   std::vector<Line> keys;     // [kChunk / kTileOutputs, lines, kTileOutputs]: one head's rows of K
   std::vector<Line> values;   // [kChunk, padded_dim / 16]: its rows of V as floats
 };
@@ -94,13 +99,16 @@ void add_vectors(const float* weights, std::int64_t begin, std::int64_t end, flo
   }
 }
 
-/// The same for whole rows of V. @param values  [end]: `skip` bytes before rows of `cols` numbers
-template <DType dtype, int R>
+/// The same for whole rows of V. @param values  [end + ahead]: `skip` bytes before rows of `cols` numbers
+/// @tparam ahead  so many rows before a row is read, memory is asked for it; 0: the rows are at hand
+template <DType dtype, int R, int ahead>
 void add_values(const float* weights, const std::byte* const* values, std::int64_t skip, std::int64_t begin,
                 std::int64_t end, std::int64_t cols, float* sums) {
   const std::int64_t stride = padded(cols);
   std::int64_t at = 0;
   const auto load = [&](std::int64_t key, int s) {
+    if (ahead > 0 && s * 16 * size_of(dtype) % kLineBytes == 0)
+      __builtin_prefetch(values[key + ahead] + skip + (at + s * 16) * size_of(dtype), 0, 2);
     return Vec16::load<dtype>(values[key] + skip + (at + s * 16) * size_of(dtype));
   };
   for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load);
@@ -135,76 +143,84 @@ struct ChunkResult {
   float* sums;       ///< [queries, padded_dim]: values, weighted and added
 };
 
-/// The sums of R query rows, all of one KV head, over one key. @param q  [R, lines]
+/// scores[r][key] = q[r] . key / sqrt(head_dim) for R query rows, all of one KV head, and up to kKeysAtATime
+/// keys. Behind the last key they mean nothing.
+/// @param q       [R, lines]
+/// @param keys    [count + kKeysAtATime]: `skip` bytes before rows of head_dim numbers; memory is asked for
+/// the rows that are kKeysAtATime further, since the processor does not foresee the slots of a block table
+/// @param scores  [R, kChunk]
 template <LineKind kind, DType dtype, int R>
-void score_key(const Line* q, const std::byte* key, std::int64_t head_dim, Vec16* sums) {
-  const std::int64_t lines = lines_for(kind, head_dim);
-  Vec16 totals[R];
-  std::fill(std::begin(totals), std::end(totals), Vec16::all(0.0F));
-  const auto add = [&](std::int64_t line, Lanes<kind> numbers) {
-    hold(numbers);
-    for (int r = 0; r < R; ++r) {
-      const auto query = Lanes<kind>::template load<dtype_in(kind)>(q[r * lines + line].bytes);
-      totals[r] = multiply_add(query, numbers, totals[r]);
+void score_keys(const Line* q, const std::byte* const* keys, std::int64_t count, std::int64_t skip,
+                std::int64_t head_dim, float* scores) {
+  const Vec16 scale = Vec16::all(1.0F / std::sqrt(static_cast<float>(head_dim)));
+  const std::int64_t lines = lines_for(kind, head_dim), whole = head_dim / numbers_in(kind);
+  constexpr std::int64_t kStep = numbers_in(kind) * size_of(dtype);
+  Vec16 sums[R][kKeysAtATime];
+  for (auto& row : sums) std::fill(std::begin(row), std::end(row), Vec16::all(0.0F));
+  for (std::int64_t n = 0; n < std::min(count, kKeysAtATime); ++n) {
+    const std::byte* key = keys[n] + skip;
+    const std::byte* later = keys[n + kKeysAtATime] + skip;
+    Vec16 totals[R];
+    std::fill(std::begin(totals), std::end(totals), Vec16::all(0.0F));
+    const auto add = [&](std::int64_t line, Lanes<kind> numbers) {
+      hold(numbers);
+      for (int r = 0; r < R; ++r) {
+        const auto query = Lanes<kind>::template load<dtype_in(kind)>(q[r * lines + line].bytes);
+        totals[r] = multiply_add(query, numbers, totals[r]);
+      }
+    };
+    for (std::int64_t line = 0; line < whole; ++line, key += kStep, later += kStep) {
+      __builtin_prefetch(later, 0, 2);
+      add(line, Lanes<kind>::template load<dtype>(key));
     }
-  };
-  const std::int64_t whole = head_dim / numbers_in(kind);
-  for (std::int64_t line = 0; line < whole; ++line, key += numbers_in(kind) * size_of(dtype))
-    add(line, Lanes<kind>::template load<dtype>(key));
-  if (whole < lines) {
-    const Line tail = tail_line<kind, dtype>(key, head_dim % numbers_in(kind));
-    add(whole, Lanes<kind>::template load<dtype_in(kind)>(tail.bytes));
+    if (whole < lines) {
+      const Line tail = tail_line<kind, dtype>(key, head_dim % numbers_in(kind));
+      add(whole, Lanes<kind>::template load<dtype_in(kind)>(tail.bytes));
+    }
+    for (int r = 0; r < R; ++r) sums[r][n] = totals[r];
   }
-  std::copy(std::begin(totals), std::end(totals), sums);
+  for (int r = 0; r < R; ++r) (sum_each(sums[r]) * scale).store(scores + r * kChunk);
 }
 
-/// Computes one chunk for a lone new token, which sees all of it. K and V are read in the order in which they
-/// lie: slot after slot, and of a slot all heads that are given.
+/// Computes one chunk for a lone new token, which sees all of it. K and V are read nearly in the order in
+/// which they lie: a few slots after the other, and of these all heads that are given.
 /// @param shape  heads and KV heads of the task
 /// @param q      [heads, lines]
 /// @param chunk  begins with the task's first KV head
 template <LineKind kind, DType dtype>
-void attend_alone(const AttentionShape& shape, const Line* q, const Chunk& chunk, ChunkScratch& scratch,
+void attend_alone(const AttentionShape& shape, const Line* q, Chunk& chunk, ChunkScratch& scratch,
                   const ChunkResult& result) {
-  constexpr std::int64_t kKeysAtATime = 16;  // of V: few enough to keep the order of memory
   const std::int64_t head_dim = shape.head_dim, width = padded(head_dim), lines = lines_for(kind, head_dim);
   const std::int64_t group = shape.heads / shape.kv_heads, head_bytes = head_dim * size_of(dtype);
-  const Vec16 scale = Vec16::all(1.0F / std::sqrt(static_cast<float>(head_dim)));
   scratch.scores.resize(static_cast<std::size_t>(shape.heads * kChunk));
-  scratch.sums.resize(static_cast<std::size_t>(shape.heads + 15) / 16 * 16);
   float* scores = scratch.scores.data();
-  Vec16* sums = scratch.sums.data();
-
-  for (std::int64_t key = 0; key < chunk.count; ++key) {
-    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
-      const std::byte* row = chunk.keys[key] + kv_head * head_bytes;
-      in_tiles<4>(kv_head * group, (kv_head + 1) * group, [&]<int R>(std::int64_t head) {
-        score_key<kind, dtype, R>(q + head * lines, row, head_dim, sums + head);
-      });
+  // Calls function.operator()<R>(first key, bytes before the KV head, head) for every few keys and every tile
+  // of R heads.
+  const auto in_order = [&](const auto& function) {
+    for (std::int64_t key = 0; key < chunk.count; key += kKeysAtATime) {
+      for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+        in_tiles<4>(kv_head * group, (kv_head + 1) * group, [&]<int R>(std::int64_t head) {
+          function.template operator()<R>(key, kv_head * head_bytes, head);
+        });
+      }
     }
-    for (std::int64_t first = 0; first < shape.heads; first += 16) {
-      float products[16];
-      (sum_each(reinterpret_cast<const Vec16(&)[16]>(sums[first])) * scale).store(products);
-      for (std::int64_t n = 0; n < std::min<std::int64_t>(16, shape.heads - first); ++n)
-        scores[(first + n) * kChunk + key] = products[n];
-    }
-  }
+  };
+  in_order([&]<int R>(std::int64_t key, std::int64_t skip, std::int64_t head) {
+    score_keys<kind, dtype, R>(q + head * lines, chunk.keys() + key, chunk.count - key, skip, head_dim,
+                               scores + head * kChunk + key);
+  });
   for (std::int64_t head = 0; head < shape.heads; ++head)
     result.softmax[head] = softmax_chunk(scores + head * kChunk, chunk.count);
   std::fill(result.sums, result.sums + shape.heads * width, 0.0F);
-  for (std::int64_t key = 0; key < chunk.count; key += kKeysAtATime) {
+  in_order([&]<int R>(std::int64_t key, std::int64_t skip, std::int64_t head) {
     const std::int64_t end = std::min(key + kKeysAtATime, chunk.count);
-    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
-      in_tiles<4>(kv_head * group, (kv_head + 1) * group, [&]<int R>(std::int64_t head) {
-        add_values<dtype, R>(scores + head * kChunk, chunk.values, kv_head * head_bytes, key, end, head_dim,
-                             result.sums + head * width);
-      });
-    }
-  }
+    add_values<dtype, R, kKeysAtATime>(scores + head * kChunk, chunk.values(), skip, key, end, head_dim,
+                                       result.sums + head * width);
+  });
 }
 
 /// Copies one head's rows of a chunk into lines: they are widened once for all query rows, and no longer lie
-/// a whole slot apart, where they compete for the same places in the cache. `chunk.values` point to the
+/// a whole slot apart, where they compete for the same places in the cache. `chunk.values()` point to the
 /// copies afterwards.
 template <LineKind kind, DType dtype>
 void copy_chunk(Chunk& chunk, std::int64_t head_dim, ChunkScratch& scratch) {
@@ -213,10 +229,10 @@ void copy_chunk(Chunk& chunk, std::int64_t head_dim, ChunkScratch& scratch) {
   scratch.values.resize(static_cast<std::size_t>(kChunk * width));
   for (std::int64_t n = 0; n < chunk.count; ++n) {
     Line* key = scratch.keys.data() + n / kTileOutputs * kTileOutputs * lines + n % kTileOutputs;
-    copy_row<kind, dtype>(chunk.keys[n], head_dim, key, kTileOutputs);
+    copy_row<kind, dtype>(chunk.keys()[n], head_dim, key, kTileOutputs);
     Line* value = scratch.values.data() + n * width;
-    copy_row<LineKind::floats, dtype>(chunk.values[n], head_dim, value, 1);
-    chunk.values[n] = value->bytes;
+    copy_row<LineKind::floats, dtype>(chunk.values()[n], head_dim, value, 1);
+    chunk.values()[n] = value->bytes;
   }
 }
 
@@ -266,8 +282,8 @@ void attend_together(std::span<const Query> queries, const Line* q, std::int64_t
   std::fill(result.sums, result.sums + query_count * width, 0.0F);
   in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
     const auto add = [&]<int Rows>(std::int64_t row, std::int64_t begin, std::int64_t end) {
-      add_values<DType::f32, Rows>(scores + row * kChunk, chunk.values, 0, begin, end, width,
-                                   result.sums + row * width);
+      add_values<DType::f32, Rows, 0>(scores + row * kChunk, chunk.values(), 0, begin, end, width,
+                                      result.sums + row * width);
     };
     // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
     // alone sees.
