@@ -51,9 +51,9 @@ struct Chunk {
 
 /// Memory of a thread for a chunk.
 struct ChunkScratch {
-  std::vector<float> scores;  // [queries, kChunk]
-  std::vector<Line> keys;     // [kChunk / kTileOutputs, lines, kTileOutputs]: one head's rows of K
-  std::vector<Line> values;   // [kChunk, padded_dim / 16]: its rows of V as floats
+  std::vector<float> scores;  ///< [queries, kChunk]
+  std::vector<Line> keys;     ///< [kChunk / kTileOutputs, lines, kTileOutputs]: one head's rows of K
+  std::vector<Line> values;   ///< [kChunk, padded_dim / 16]: its rows of V as floats
 };
 
 /// Turns one row of scores into weights: e^(score - largest) for the first `visible` of them, 0 for the

@@ -27,9 +27,10 @@ namespace kvcache::cpu {
 
 /// 64 bytes that begin on a cache line; a load that straddles two takes twice as long.
 struct alignas(64) Line {
-  std::byte bytes[64];
+  std::byte bytes[64];  ///< numbers, packed
 };
 
+/// Bytes from one line to the next.
 inline constexpr std::int64_t kLineBytes = sizeof(Line);
 
 /// What a line holds.
@@ -62,7 +63,7 @@ struct Lanes;
 
 template <>
 struct Lanes<LineKind::floats> {
-  Vec16 numbers;
+  Vec16 numbers;  ///< as floats
   /// The line of stored numbers at `from`, widened; it need not be aligned.
   template <DType stored>
   static Lanes load(const std::byte* from) {
@@ -76,7 +77,7 @@ struct Lanes<LineKind::floats> {
 #if defined(KVCACHE_BF16_DOT)
 template <>
 struct Lanes<LineKind::bf16> {
-  __m512i numbers;
+  __m512i numbers;  ///< in bf16, two a lane
   template <DType stored>
   static Lanes load(const std::byte* from) {
     static_assert(stored == DType::bf16);
