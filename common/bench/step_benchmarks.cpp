@@ -183,7 +183,12 @@ void refuse_unused(std::span<const char* const> words) {
     if (!word.starts_with("--") && word != "-h")
       throw InputError(fmt::format("the word {} belongs to no option; --help lists the options of {}",
                                    in_quotes(word), program_name(words[0])));
-    if (!is_option(name)) return;                // parse_options refuses it, or prints the help
+    if (word == "--help" || word == "-h" || word == "--version") return;
+    if (!is_option(name)) {
+      std::vector<std::string_view> known;
+      for (const auto& [steps, options] : kUsed) known.insert(known.end(), options.begin(), options.end());
+      throw unknown_option(name, known, program_name(words[0]));
+    }
     if (takes_value(name) && name == word) ++n;  // the next word is its value
   }
 }

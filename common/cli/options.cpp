@@ -304,20 +304,11 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
 }
 
 InputError unknown_option(Step step, std::string_view name, std::string_view program) {
-  std::string_view nearest;
-  std::size_t smallest = 3;  // up to two typing errors make a hint
+  std::vector<std::string_view> known;
   for (const OptionSpec& spec : option_table) {
-    if ((spec.steps & bit_of(step)) == 0 || name.size() > 2 * spec.name.size()) continue;
-    const bool abbreviated = name.size() > 3 && spec.name.starts_with(name);
-    const std::size_t distance = abbreviated ? 0 : edit_distance(name, spec.name);
-    if (distance < smallest) {
-      smallest = distance;
-      nearest = spec.name;
-    }
+    if ((spec.steps & bit_of(step)) != 0) known.push_back(spec.name);
   }
-  const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", program)
-                                           : fmt::format("did you mean {}?", nearest);
-  return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
+  return kvcache::unknown_option(name, known, program);
 }
 
 InputError option_of_another_step(Step step, const OptionSpec& spec) {
@@ -452,6 +443,24 @@ bool is_option(std::string_view name) {
   return find_option(name) != nullptr;
 }
 
+InputError unknown_option(std::string_view name, std::span<const std::string_view> known,
+                          std::string_view program) {
+  std::string_view nearest;
+  std::size_t smallest = 3;  // up to two typing errors make a hint
+  for (const std::string_view option : known) {
+    if (name.size() > 2 * option.size()) continue;
+    const bool abbreviated = name.size() > 3 && option.starts_with(name);
+    const std::size_t distance = abbreviated ? 0 : edit_distance(name, option);
+    if (distance < smallest) {
+      smallest = distance;
+      nearest = option;
+    }
+  }
+  const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", program)
+                                           : fmt::format("did you mean {}?", nearest);
+  return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
+}
+
 std::string program_name(std::string_view path) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
@@ -475,6 +484,13 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
       return std::nullopt;
     }
     if (!looks_like_an_option(text)) {
+      const auto serves = [](std::string_view other) {
+        return other == "--serve" || other.starts_with("--serve=");
+      };
+      if (std::any_of(argv + 1, argv + argc, serves)) {
+        throw InputError(fmt::format("unexpected word {}: no option takes it; a port is given as --port N",
+                                     in_quotes(text)));
+      }
       throw InputError(fmt::format(
           "unexpected word {}: a prompt is one value, with quotes around its spaces: --prompt \"...\"",
           in_quotes(text)));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
+#include "common/base/error.h"
 #include "common/kv/paged_store_settings.h"
 #include "common/model/sampler.h"
 
@@ -88,6 +89,10 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 
 /// Whether some step has an option of this name, as `--prompt`.
 bool is_option(std::string_view name);
+
+/// The refusal of an option that is none of `known`, with a hint at the nearest of them.
+InputError unknown_option(std::string_view name, std::span<const std::string_view> known,
+                          std::string_view program);
 
 /// The name of the program that `path`, the first word of a command line, starts.
 std::string program_name(std::string_view path);

@@ -19,6 +19,9 @@ constexpr std::int64_t kTaskQueries = 32;
 /// A task is cut where it holds more than a share: the pass's chunks of all KV heads, divided by the threads
 /// and by this number. So a thread that comes late leaves the others little to wait for.
 constexpr std::int64_t kSharesPerThread = 4;
+/// The most numbers of kept results. Tasks beyond it stay whole, so that many rows of a long context do not
+/// take memory that no pool counts.
+constexpr std::int64_t kMostKept = 16 << 20;
 /// The fewest chunks of one KV head in a share: shorter ones cost more to hand out than they save.
 constexpr std::int64_t kLeastShare = 4;
 
@@ -209,14 +212,15 @@ Tasks cut_tasks(const std::vector<Task>& whole, const AttentionShape& shape, int
   for (Task task : whole) {
     const std::int64_t heads = task.last_head - task.first_head;
     const std::int64_t most = std::max<std::int64_t>(1, share / heads);  // chunks of a piece
-    if (task.last_chunk <= most) {
+    const std::int64_t queries = (task.last_row - task.first_row) * heads * (shape.heads / shape.kv_heads);
+    const std::int64_t kept_rows = tasks.kept_rows + task.last_chunk * queries;
+    if (task.last_chunk <= most || kept_rows * padded(shape.head_dim) > kMostKept) {
       tasks.pieces.push_back(task);
       continue;
     }
-    const std::int64_t queries = (task.last_row - task.first_row) * heads * (shape.heads / shape.kv_heads);
     task.kept = tasks.kept_rows;
     tasks.cut.push_back(task);
-    tasks.kept_rows += task.last_chunk * queries;
+    tasks.kept_rows = kept_rows;
     for (std::int64_t chunk = 0; chunk < task.last_chunk; chunk += most) {
       Task piece = task;
       piece.first_chunk = chunk;

@@ -313,8 +313,12 @@ void HttpConnection::refuse_parse_error(const error_code& error) {
   // The parser would call the version bad, in front of which it looks for CR LF.
   const std::size_t line_end = parser_->is_header_done() ? std::string::npos : unparsed_.find('\n');
   const bool bare = line_end != std::string::npos && (line_end == 0 || unparsed_[line_end - 1] != '\r');
-  refuse(error_answer(400, "this is not an HTTP request: " +
-                               (bare ? "a line ends with LF alone, instead of CR LF" : error.message())));
+  const std::string_view line = std::string_view(unparsed_).substr(0, line_end);
+  const bool unversioned = error == http::error::bad_target && std::ranges::count(line, ' ') == 1;
+  refuse(error_answer(
+      400, "this is not an HTTP request: " + (bare          ? "a line ends with LF alone, instead of CR LF"
+                                              : unversioned ? "the request line ends without an HTTP version"
+                                                            : error.message())));
 }
 
 /// Answers something that is no request, and leaves: where the next request begins is unknown.

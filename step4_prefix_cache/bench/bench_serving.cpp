@@ -33,7 +33,7 @@ constexpr int kRounds = 3;              // one at a time, then many at once
 constexpr int kLeastTurns = 9;          // of the same passes with and without the prefix cache,
 constexpr double kLeastSeconds = 8;     // and how long they go on
 constexpr std::int64_t kStreams = 8, kStreamPrompt = 16;        // that decode beside a long prompt
-constexpr std::int64_t kLongPrompt = 1000;                      // tokens
+constexpr std::int64_t kLongPrompt = 1000;                      // tokens, if the model takes as many
 constexpr std::int64_t kRowsOfAPass[] = {256, 128, 64, 32};     // of the streams and the prompt, at most
 constexpr int kPromptRounds = 9;                                // each of them in turn
 constexpr std::int64_t kCrowds[] = {64, 256};                   // long requests that come at once
@@ -214,6 +214,11 @@ GenerationRequest request_of(std::int64_t length, const ModelConfig& config) {
   return request;
 }
 
+/// Tokens of the long prompt; the model adds one.
+std::int64_t long_prompt(const ModelConfig& config) {
+  return std::min(kLongPrompt, config.max_position_embeddings - 1);
+}
+
 /// @param rows  of a pass at most
 void measure_waits(Program& program, std::int64_t rows, Waits& waits) {
   const ModelConfig& config = program.model->config();
@@ -226,8 +231,7 @@ void measure_waits(Program& program, std::int64_t rows, Waits& waits) {
   for (int pass = 0; pass < 2 * kStreams; ++pass) engine.run_pass();  // all of them decode by then
   bool has_come = false;
   const Engine::Clock::time_point begin = Engine::Clock::now();
-  engine.add(id, request_of(std::min(kLongPrompt, config.max_position_embeddings - 1), config),
-             [&](const GenerationEvent&) { has_come = true; });
+  engine.add(id, request_of(long_prompt(config), config), [&](const GenerationEvent&) { has_come = true; });
   const auto ms_since = [](Engine::Clock::time_point time) {
     return std::chrono::duration<double, std::milli>(Engine::Clock::now() - time).count();
   };
@@ -248,7 +252,7 @@ void compare_rows(Program& program) {
   fmt::print(
       "\n{} streams and a prompt of {} tokens that comes beside them, by --max-batch-tokens; {} rounds\n"
       "{:20} {:>24} {:>7} {:>32} {:>7}\n",
-      kStreams, kLongPrompt, kPromptRounds, "", "99% of the pauses up to", "ratio",
+      kStreams, long_prompt(program.model->config()), kPromptRounds, "", "99% of the pauses up to", "ratio",
       "the prompt's first token after", "ratio");
   const double pause = waits[0].most_pauses(), first_token = median(waits[0].first_tokens);
   for (std::size_t n = 0; n < waits.size(); ++n) {

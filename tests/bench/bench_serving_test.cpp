@@ -13,8 +13,11 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 
 TEST(BenchServing, MeasuresEveryStepThatServes) {
-  const ProgramResult result = run_step("bench_serving", {"--random-weights", "tiny", "--threads", "1"});
+  const std::string model = checkpoint_folder("llama-gqa").string();  // of 512 positions
+  const ProgramResult result = run_step("bench_serving", {"--model", model, "--threads", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("8 streams and a prompt of 511 tokens"))
+      << "the context has no room for 1000";
   for (const char* step : {"step2_flat_cache", "step3_paged", "step4_prefix_cache"})
     EXPECT_THAT(result.out, ContainsRegex(std::string(step) + " .* t/s .* t/s .*%"));
   EXPECT_THAT(result.out, ContainsRegex("step2_flat_cache .* 8  ")) << "eight reservations are all there is";

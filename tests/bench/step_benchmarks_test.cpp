@@ -195,6 +195,9 @@ TEST(StepBenchmarks, AWordThatNoOptionTakesIsNoPrompt) {
           {"the word \"" + words.back() + "\" belongs to no option", "--help", "options of " + program});
     }
   }
+  for (const char* near_prompt : {"--promt", "--tokns"})  // a benchmark takes neither --prompt nor --tokens
+    expect_refusal("bench_step3_paged", {near_prompt, "x"}, 2,
+                   {near_prompt, "--help lists the options of bench_step3_paged"});
   expect_refusal("bench_step3_paged", {"--nonsense"}, 2,
                  {"--nonsense", "--help lists the options of bench_step3_paged"});
 }

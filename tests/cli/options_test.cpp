@@ -200,6 +200,8 @@ TEST(Options, NeverTakeTheNextOptionForAValue) {
 }
 
 TEST(Options, RefuseWordsThatBelongToNoOption) {
+  EXPECT_EQ(refusal({"--serve", "5080"}, Step::paged),
+            "unexpected word \"5080\": no option takes it; a port is given as --port N");
   EXPECT_EQ(refusal({"--prompt", "a", "b"}),
             "unexpected word \"b\": a prompt is one value, with quotes around its spaces: --prompt \"...\"");
   EXPECT_EQ(refusal({"hello\nworld"}),

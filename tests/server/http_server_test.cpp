@@ -400,6 +400,8 @@ TEST_F(AnHttpServer, RefusesWhatIsNotHttp) {
     EXPECT_EQ(response.headers.at("connection"), "close") << bytes;
     EXPECT_NE(response.error().at("message"), "") << bytes;
   }
+  EXPECT_EQ(answer_to("GET /echo\r\n\r\n").error().at("message"),
+            "this is not an HTTP request: the request line ends without an HTTP version");
   for (const char* bytes :
        {"GET /echo HTTP/1.1\nHost: localhost\n\n", "GET /echo HTTP/1.1\r\nHost: localhost\n\r\n"}) {
     const HttpResponse response = answer_to(bytes);
