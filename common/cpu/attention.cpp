@@ -1,8 +1,9 @@
 /// @file
-/// See attention.h. A task is one KV head of one sequence, for a few new tokens. It takes all query heads
-/// that share the KV head, so K and V are read once for all of them. Where tasks are fewer than threads need,
-/// a long one is cut into ranges of chunks: each chunk's result is kept, and a second run merges them in
-/// order of position. A task that is whole merges in the same order, so both give the same bits.
+/// See attention.h. A task is a few new tokens of one sequence and one KV head, or a lone new token and
+/// several. It takes all query heads that share a KV head, so K and V are read once for all of them. Where
+/// tasks are fewer than threads need, a long one is cut into ranges of chunks: each chunk's result is kept,
+/// and a second run merges them in order of position. A task that is whole merges in the same order, so both
+/// give the same bits.
 #include "common/cpu/attention.h"
 
 #include <algorithm>
@@ -49,7 +50,7 @@ void write_out(const Query& query, const Running& softmax, const float* sums, st
   }
 }
 
-/// A few new tokens of one sequence and one KV head, or a lone one and all heads; and the chunks
+/// A few new tokens of one sequence and one KV head, or a lone one and one or all KV heads; and the chunks
 /// [first_chunk, last_chunk) of its context.
 struct Task {
   const AttentionSequence* sequence;
