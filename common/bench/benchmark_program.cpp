@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/cli/options.h"
 #include "common/cli/run_main.h"
 #include "fmt/format.h"
 
@@ -266,6 +267,7 @@ int run_benchmark_program(int argc, char** argv, const char* what, const char* n
                           const std::function<void()>& add) {
   return run_main([&] {
     const std::span<char* const> line(argv, static_cast<std::size_t>(argc));
+    refuse_values(line, {"-h", "--help"});
     if (std::ranges::any_of(line, asks_for_help)) {
       print_benchmark_help(what, note);
       return 0;

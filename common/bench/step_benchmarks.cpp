@@ -174,19 +174,21 @@ bool is_used(std::string_view option) {
 /// @param words  the program's path and its words without those of Google Benchmark
 /// @throws InputError for an option of the steps that a benchmark does not use, and for a word that belongs
 /// to none: a benchmark has no prompt, to which parse_options would point.
-void refuse_unused(std::span<const char* const> words) {
+void refuse_unused(Step step, std::span<const char* const> words) {
   for (std::size_t n = 1; n < words.size(); ++n) {
     const std::string_view word = words[n], name = word.substr(0, word.find('='));
     if (is_option(name) && !is_used(name))
       throw InputError(
           fmt::format("{} has no use in a benchmark, which makes its own requests; leave it out", name));
-    if (!word.starts_with("--") && word != "-h")
+    if (!word.starts_with("--") && name != "-h")
       throw InputError(fmt::format("the word {} belongs to no option; --help lists the options of {}",
                                    in_quotes(word), program_name(words[0])));
-    if (word == "--help" || word == "-h" || word == "--version") return;
+    if (name == "--help" || name == "-h" || name == "--version") return;  // parse_options goes on
     if (!is_option(name)) {
       std::vector<std::string_view> known;
-      for (const auto& [steps, options] : kUsed) known.insert(known.end(), options.begin(), options.end());
+      for (const auto& [steps, options] : kUsed)
+        std::ranges::copy_if(options, std::back_inserter(known),
+                             [step](std::string_view option) { return is_option(step, option); });
       throw unknown_option(name, known, program_name(words[0]));
     }
     if (takes_value(name) && name == word) ++n;  // the next word is its value
@@ -219,7 +221,7 @@ std::optional<Options> own_options(Step step, std::span<char* const> line) {
   const bool model_named = std::ranges::any_of(words, [](std::string_view word) {
     return word.starts_with("--model") || word.starts_with("--random-weights");
   });
-  refuse_unused(words);  // first: what follows may ask for such an option
+  refuse_unused(step, words);  // first: what follows may ask for such an option
   if (!model_named) words.insert(words.begin() + 1, {"--random-weights", "fairytale"});
   std::optional<Options> options = parse_options(step, static_cast<int>(words.size()), words.data());
   if (!options) return options;

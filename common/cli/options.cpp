@@ -141,8 +141,9 @@ std::int64_t bytes(const Given& given) {
     return *number * size;
   }
   throw given.must_be(
-      "auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 (units B, KB, MB, GB, KiB, MiB, "
-      "GiB)");
+      "auto or a whole number of bytes above 0 and below 2^63, such as 512MiB or 1000000 (units B, KB, MB, "
+      "GB, "
+      "KiB, MiB, GiB)");
 }
 
 // ---- the table ----
@@ -288,26 +289,43 @@ const OptionSpec* find_option(std::string_view name) {
 
 // ---- unknown names ----
 
-/// Letters to insert, delete or replace to turn one text into the other (Levenshtein 1966).
+/// Letters to insert, delete, replace or exchange with the next to turn one text into the other (Damerau
+/// 1964).
 std::size_t edit_distance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> distance(to.size() + 1);  // of the letters of `from` so far to each prefix of `to`
-  std::iota(distance.begin(), distance.end(), std::size_t{0});
-  for (const char letter : from) {
-    std::size_t diagonal = distance[0]++;
-    for (std::size_t length = 1; length <= to.size(); ++length) {
-      const std::size_t replaced = diagonal + (letter == to[length - 1] ? 0 : 1);
-      diagonal = distance[length];
-      distance[length] = std::min({replaced, distance[length] + 1, distance[length - 1] + 1});
+  // distance[i][j]: of the first i letters of `from` to the first j of `to`
+  std::vector distance(from.size() + 1, std::vector<std::size_t>(to.size() + 1));
+  for (std::size_t i = 0; i <= from.size(); ++i) {
+    for (std::size_t j = 0; j <= to.size(); ++j) {
+      if (i == 0 || j == 0) {
+        distance[i][j] = i + j;
+        continue;
+      }
+      const std::size_t replaced = distance[i - 1][j - 1] + (from[i - 1] == to[j - 1] ? 0 : 1);
+      distance[i][j] = std::min({replaced, distance[i - 1][j] + 1, distance[i][j - 1] + 1});
+      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
+        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
     }
   }
-  return distance.back();
+  return distance.back().back();
 }
 
-InputError unknown_option(Step step, std::string_view name, std::string_view program) {
+/// Settings and reports of one run: with --serve each request brings its settings, and there is no such run.
+constexpr std::string_view options_of_one_run[] = {
+    "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
+    "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
+constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
+                                                   "--max-batch-tokens", "--max-waiting"};
+
+/// Hints at no option that --serve refuses. Of two equally near names, one that the line takes comes first.
+InputError unknown_option(Step step, std::string_view name, std::string_view program, bool serves) {
   std::vector<std::string_view> known;
   for (const OptionSpec& spec : option_table) {
-    if ((spec.steps & bit_of(step)) != 0) known.push_back(spec.name);
+    const bool refused = serves && std::ranges::count(options_of_one_run, spec.name) > 0;
+    if ((spec.steps & bit_of(step)) != 0 && !refused) known.push_back(spec.name);
   }
+  std::ranges::stable_partition(known, [serves](std::string_view option) {
+    return (std::ranges::count(options_of_serving, option) > 0) == serves;
+  });
   return kvcache::unknown_option(name, known, program);
 }
 
@@ -321,6 +339,13 @@ InputError option_of_another_step(Step step, const OptionSpec& spec) {
 }
 
 // ---- the line ----
+
+/// The refusal of an option without a value to which one is written, as `--json=1`.
+InputError takes_no_value(std::string_view word) {
+  const std::string_view name = word.substr(0, word.find('='));
+  return InputError(fmt::format("{} takes no value, and {} is given; write {} alone", name,
+                                in_quotes(word.substr(name.size() + 1)), name));
+}
 
 /// A dash, then a letter or a second dash. Such a word is never the value of the option before it: a
 /// forgotten value must not swallow the next option. `-1` and `- item` are values.
@@ -357,13 +382,6 @@ std::string help_of(Step step) {
     help.erase(gap, 1);  // one empty line is enough
   return help;
 }
-
-/// Settings and reports of one run: with --serve each request brings its settings, and there is no such run.
-constexpr std::string_view options_of_one_run[] = {
-    "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
-    "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
-constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
-                                                   "--max-batch-tokens", "--max-waiting"};
 
 /// @param given  names of the options on the line
 void refuse_mixture_with_serving(const Options& options, std::span<const std::string_view> given) {
@@ -443,6 +461,11 @@ bool is_option(std::string_view name) {
   return find_option(name) != nullptr;
 }
 
+bool is_option(Step step, std::string_view name) {
+  const OptionSpec* const spec = find_option(name);
+  return spec != nullptr && (spec->steps & bit_of(step)) != 0;
+}
+
 InputError unknown_option(std::string_view name, std::span<const std::string_view> known,
                           std::string_view program) {
   std::string_view nearest;
@@ -461,6 +484,14 @@ InputError unknown_option(std::string_view name, std::span<const std::string_vie
   return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
 }
 
+void refuse_values(std::span<const char* const> words, std::initializer_list<std::string_view> flags) {
+  for (const std::string_view word : words) {
+    const std::size_t equals = word.find('=');
+    if (equals != std::string_view::npos && std::ranges::count(flags, word.substr(0, equals)) > 0)
+      throw takes_no_value(word);
+  }
+}
+
 std::string program_name(std::string_view path) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
@@ -473,33 +504,38 @@ bool takes_value(std::string_view name) {
 std::optional<Options> parse_options(Step step, int argc, const char* const* argv) {
   Options options;
   std::vector<std::string_view> seen;
+  const auto is_given = [&](std::string_view name) {
+    return std::any_of(argv + 1, argv + argc,
+                       [name](std::string_view word) { return word.substr(0, word.find('=')) == name; });
+  };
+  const bool serves = is_given("--serve");
   for (int word = 1; word < argc; ++word) {
     const std::string_view text = argv[word];
-    if (text == "-h" || text == "--help") {
+    const std::size_t equals = text.find('=');
+    const std::string_view name = text.substr(0, equals);
+    const bool is_help = name == "-h" || name == "--help", is_version = name == "--version";
+    if ((is_help || is_version) && name != text) throw takes_no_value(text);
+    if (is_help) {
       std::fputs(help_of(step).c_str(), stdout);
       return std::nullopt;
     }
-    if (text == "--version") {
+    if (is_version) {
       std::fputs((name_of(step) + " " PROJECT_VERSION "\n").c_str(), stdout);
       return std::nullopt;
     }
     if (!looks_like_an_option(text)) {
-      const auto serves = [](std::string_view other) {
-        return other == "--serve" || other.starts_with("--serve=");
-      };
-      if (std::any_of(argv + 1, argv + argc, serves)) {
-        throw InputError(fmt::format("unexpected word {}: no option takes it; a port is given as --port N",
-                                     in_quotes(text)));
+      if (serves) {
+        const bool may_be_port = !is_given("--port") && digits<int>(text);
+        throw InputError(fmt::format("unexpected word {}: no option takes it{}", in_quotes(text),
+                                     may_be_port ? "; a port is given as --port N" : ""));
       }
       throw InputError(fmt::format(
           "unexpected word {}: a prompt is one value, with quotes around its spaces: --prompt \"...\"",
           in_quotes(text)));
     }
 
-    const std::size_t equals = text.find('=');
-    const std::string_view name = text.substr(0, equals);
     const OptionSpec* const spec = find_option(name);
-    if (spec == nullptr) throw unknown_option(step, name, program_name(argv[0]));
+    if (spec == nullptr) throw unknown_option(step, name, program_name(argv[0]), serves);
     if ((spec->steps & bit_of(step)) == 0) throw option_of_another_step(step, *spec);
     if (!spec->repeatable && std::ranges::find(seen, name) != seen.end()) {
       throw InputError(fmt::format("{} is given twice; give it once", name));
@@ -509,10 +545,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     Given given{std::string(name), ""};
     if (equals != std::string_view::npos) {
       given.value = text.substr(equals + 1);
-      if (spec->value.empty()) {
-        throw InputError(fmt::format("{} takes no value, and {} is given; write {} alone", name,
-                                     in_quotes(given.value), name));
-      }
+      if (spec->value.empty()) throw takes_no_value(text);
     } else if (!spec->value.empty()) {
       if (word + 1 == argc) throw InputError(fmt::format("{} needs a value: {} {}", name, name, spec->value));
       given.value = argv[++word];

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -89,10 +90,15 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
 
 /// Whether some step has an option of this name, as `--prompt`.
 bool is_option(std::string_view name);
+/// Whether `step` has it.
+bool is_option(Step step, std::string_view name);
 
 /// The refusal of an option that is none of `known`, with a hint at the nearest of them.
 InputError unknown_option(std::string_view name, std::span<const std::string_view> known,
                           std::string_view program);
+
+/// @throws InputError for the first of `words` that gives a value to one of `flags`, as `--help=1`.
+void refuse_values(std::span<const char* const> words, std::initializer_list<std::string_view> flags);
 
 /// The name of the program that `path`, the first word of a command line, starts.
 std::string program_name(std::string_view path);

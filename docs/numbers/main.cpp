@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "common/base/error.h"
+#include "common/cli/options.h"
 #include "common/cli/run_main.h"
 #include "docs/numbers/page.h"
 #include "fmt/format.h"
@@ -20,6 +21,7 @@ struct NumbersOptions {
 
 /// @throws InputError for an unknown option or value. @return false if only help was asked for.
 bool parse(int argc, char** argv, NumbersOptions& options) {
+  refuse_values({argv, static_cast<std::size_t>(argc)}, {"-h", "--help", "--no-times", "--only-times"});
   CLI::App app(
       "Prints the figures of the five articles beside the arithmetic and the programs' figure, as Markdown");
   app.add_flag("--no-times", options.no_times, "leave out the times, which depend on the machine");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/cli/options.h"
 #include "common/cli/run_main.h"
 #include "docs/plots/record.h"
 #include "fmt/format.h"
@@ -14,6 +15,7 @@ namespace {
 
 /// @throws InputError for an unknown option or value. @return false if only help was asked for.
 bool parse(int argc, char** argv, std::string& device) {
+  refuse_values({argv, static_cast<std::size_t>(argc)}, {"-h", "--help"});
   CLI::App app(
       "Prints the curves of docs/plots as one JSON object: memory from the managers of steps 2 to 4, and "
       "times measured on this machine");

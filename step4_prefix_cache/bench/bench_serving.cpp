@@ -338,6 +338,7 @@ void print_help() {
 }
 
 int bench_serving(std::span<char* const> line) {
+  refuse_values(line, {"-h", "--help"});
   if (std::ranges::any_of(line.subspan(1),
                           [](std::string_view word) { return word == "--help" || word == "-h"; })) {
     print_help();

@@ -201,6 +201,17 @@ TEST(BenchPrograms, SayWhatTheyAreWhenAskedForHelp) {
   }
 }
 
+TEST(BenchPrograms, HelpAndVersionTakeNoValue) {
+  for (const std::string program :
+       {"bench_bookkeeping", "bench_kernels", "bench_pool_layout", "bench_serving", "bench_step1_no_cache",
+        "bench_step2_flat_cache", "bench_step3_paged", "bench_step4_prefix_cache", "compare_benchmarks"}) {
+    for (const std::string flag : {"--help", "-h"})
+      expect_refusal(program, {flag + "=x"}, 2,
+                     {flag + " takes no value, and \"x\" is given; write " + flag});
+  }
+  expect_refusal("bench_step3_paged", {"--version=x"}, 2, {"--version takes no value, and \"x\" is given"});
+}
+
 TEST(BenchPrograms, AFilterThatMatchesNothingIsAnError) {
   const TemporaryFolder folder;
   write_file(folder / "out.json", "an earlier record");

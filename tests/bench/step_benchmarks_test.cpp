@@ -183,7 +183,9 @@ TEST(StepBenchmarks, RefuseOptionsThatWouldChangeNothing) {
       expect_refusal(program, {option, "1"}, 2,
                      {"error: " + std::string(option) + " has no use", "leave it out"});
   }
-  expect_refusal("bench_step2_flat_cache", {"--max-seq-le", "9"}, 2, {"--max-seq-len"});
+  expect_refusal("bench_step2_flat_cache", {"--max-seq-le", "9"}, 2, {"did you mean --max-seq-len?"});
+  expect_refusal("bench_step2_flat_cache", {"--blcok-size", "9"}, 2,
+                 {"--help lists the options of bench_step2_flat_cache"});  // step 3 has --block-size
 }
 
 TEST(StepBenchmarks, AWordThatNoOptionTakesIsNoPrompt) {

@@ -101,6 +101,8 @@ TEST(Articles, ThePageIsWhatTheFormulasAndProgramsSay) {
 
 TEST(NumbersProgram, RefusesWhatItDoesNotKnowInOneLine) {
   expect_refusal("numbers", {"--device", "abacus"}, 2, {"abacus", "cuda"});
+  for (const std::string flag : {"--help", "-h", "--no-times", "--only-times"})
+    expect_refusal("numbers", {flag + "=1"}, 2, {flag + " takes no value, and \"1\" is given"});
   expect_refusal("numbers", {"--device", "cuda"}, 2, {"--device", "--only-times"});  // not ignored
   expect_refusal("numbers", {"--gpu-record", "/no/such/record.md"}, 2, {"/no/such/record.md"});
 }

@@ -502,6 +502,7 @@ TEST_F(Pictures, CommittedOnesAreDrawnFromTheRecordsBesideThem) {
 
 TEST(PlotData, RefusesWhatItDoesNotKnowInOneLine) {
   expect_refusal("plot_data", {"--device", "abacus"}, 2, {"abacus", "cuda"});
+  expect_refusal("plot_data", {"--help=1"}, 2, {"--help takes no value, and \"1\" is given"});
 }
 
 }  // namespace

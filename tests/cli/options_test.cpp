@@ -213,6 +213,15 @@ TEST(Options, RefuseWordsThatBelongToNoOption) {
             "unexpected word \"-2\": a prompt is one value, with quotes around its spaces: --prompt \"...\"");
 }
 
+TEST(Options, NameThePortOnlyForANumberThatMayBeMeantAsOne) {
+  EXPECT_EQ(refusal({"--serve", "--port", "0", "5080"}, Step::prefix_cache),
+            "unexpected word \"5080\": no option takes it");
+  EXPECT_EQ(refusal({"5080", "--serve", "--port=0"}, Step::prefix_cache),
+            "unexpected word \"5080\": no option takes it");
+  EXPECT_EQ(refusal({"--serve", "hello world"}, Step::flat_cache),
+            "unexpected word \"hello world\": no option takes it");
+}
+
 TEST(Options, CutLongValuesInMessagesBetweenCharacters) {
   EXPECT_EQ(refusal({std::string(59, 'x') + "\xC3\xA9"}),  // é would be the 60th and 61st byte
             "unexpected word \"" + std::string(59, 'x') +
@@ -331,7 +340,8 @@ TEST(Options, TakeMemorySizesInDecimalAndBinaryUnits) {
   for (const std::string value : {"", "0", "0MiB", "1.5GB", "512mib", "512 MiB", "512M", "MiB", "-1", "010",
                                   "1TB", "8589934592GiB", "9223372036854775808"}) {
     EXPECT_EQ(refusal({"--kv-memory=" + value}, Step::paged),
-              "--kv-memory must be auto or a whole number of bytes below 2^63, such as 512MiB or 1000000 "
+              "--kv-memory must be auto or a whole number of bytes above 0 and below 2^63, such as 512MiB or "
+              "1000000 "
               "(units B, KB, "
               "MB, GB, KiB, "
               "MiB, GiB), not \"" +
@@ -378,6 +388,33 @@ TEST(Options, SuggestTheNearestNameForAnUnknownOne) {
             "unknown option \"--blocksize\"; did you mean --block-size?");
 }
 
+TEST(Options, TakeTwoExchangedLettersForOneTypingError) {
+  EXPECT_EQ(refusal({"--serve", "--prot", "5080"}, Step::prefix_cache),
+            "unknown option \"--prot\"; did you mean --port?");
+  EXPECT_EQ(refusal({"--tpo-k=5"}), "unknown option \"--tpo-k\"; did you mean --top-k?");
+  EXPECT_EQ(refusal({"--tkoesn", "5"}), "unknown option \"--tkoesn\"; did you mean --tokens?");
+}
+
+TEST(Options, SuggestWithServeOnlyWhatItTakes) {
+  EXPECT_EQ(refusal({"--temprature", "1", "--serve"}, Step::flat_cache),
+            "unknown option \"--temprature\"; --help lists the options of step2_flat_cache");
+  EXPECT_EQ(refusal({"--temprature", "1"}, Step::flat_cache),
+            "unknown option \"--temprature\"; did you mean --temperature?");
+  for (const char* refused : {"--prompt-fil", "--id", "--token", "--ignore-eo", "--temperatur", "--top-",
+                              "--sample", "--jsno", "--logit", "--trac", "--dem"}) {
+    const std::string message = refusal({"--serve", refused}, Step::prefix_cache);
+    EXPECT_EQ(message.find("did you mean --" + std::string(refused).substr(2, 2)), std::string::npos)
+        << message;
+  }
+  // Of two equally near ones that which the line takes.
+  EXPECT_EQ(refusal({"--max", "9"}, Step::flat_cache),
+            "unknown option \"--max\"; did you mean --max-seq-len?");
+  EXPECT_EQ(refusal({"--hos", "9"}, Step::prefix_cache),
+            "unknown option \"--hos\"; did you mean --host-blocks?");
+  EXPECT_EQ(refusal({"--hos", "::1", "--serve"}, Step::prefix_cache),
+            "unknown option \"--hos\"; did you mean --host?");
+}
+
 TEST(Options, SuggestOnlyWhatTheStepHas) {
   EXPECT_EQ(refusal({"--blocksize=8"}),
             "unknown option \"--blocksize\"; --help lists the options of step1_no_cache");
@@ -396,6 +433,11 @@ TEST(Options, RefuseAnOptionGivenTwice) {
 TEST(Options, RefuseAValueForAFlag) {
   EXPECT_EQ(refusal({"--json=yes"}), "--json takes no value, and \"yes\" is given; write --json alone");
   EXPECT_EQ(refusal({"--json="}), "--json takes no value, and \"\" is given; write --json alone");
+  for (const Step step : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache}) {
+    for (const std::string flag : {"--version", "--help", "-h"})
+      EXPECT_EQ(refusal({flag + "=x"}, step),
+                flag + " takes no value, and \"x\" is given; write " + flag + " alone");
+  }
 }
 
 TEST(Options, RefuseContradictions) {

@@ -17,6 +17,7 @@
 #include "common/base/error.h"
 #include "common/bench/benchmark_program.h"
 #include "common/bench/benchmark_table.h"
+#include "common/cli/options.h"
 #include "common/cli/run_main.h"
 #include "fmt/format.h"
 
@@ -82,6 +83,7 @@ void keep(const std::vector<StepRuns>& steps, const std::filesystem::path& folde
 int main(int argc, char** argv) {
   using namespace kvcache;
   return run_main([&] {
+    refuse_values({argv, static_cast<std::size_t>(argc)}, {"-h", "--help"});
     int next = 1;
     std::filesystem::path folder;
     if (argc > 1 && asks_for_help(argv[1])) {
