@@ -386,6 +386,25 @@ class StepsScript(unittest.TestCase):
             self.expect_refusal("bench", f"--benchmark_context={context}")
             self.assertIn(f"'{context}'", self.steps("bench", f"--benchmark_context={context}")[2][0])
         self.expect_refusal("bench", "--prompt")
+        for command in ("bench", "serve-bench", "compare"):
+            self.expect_refusal(command, "-x")
+            for word in ("--help=1", "--help=", "-h=1"):
+                self.expect_refusal(command, word)
+                self.assertIn("takes no value", self.steps(command, word)[2][0])
+            self.expect_refusal(command, "--threads")
+            self.assertIn("--threads needs a value before", self.steps(command, "--threads", "--device", "cpu")[2][0])
+        for words in (["bench", "--quick=1"], ["bench", "--quick="], ["compare", "--ignore-eos=1"],
+                      ["compare", "--tokens", "3", "--no-special-tokens="]):
+            self.expect_refusal(*words)
+            self.assertIn("takes no value", self.steps(*words)[2][0])
+        for words in (["bench", "--quick", "5"], ["compare", "--ignore-eos", "5"]):
+            self.assertIn("the word '5' belongs to no option", self.steps(*words)[2][0])
+        for words in (["serve-bench", "--quick=1"], ["bench", "--serve=1"], ["compare", "--version=1"]):
+            self.assertIn("has no option", self.steps(*words)[2][0])
+        for option in ("filter", "context"):
+            self.expect_refusal("bench", f"--benchmark_{option}")
+        for words in (["test", "--sanitizer"], ["test", "--sanitizer="], ["lint", "--all=1"], ["demo", "--help=1"]):
+            self.expect_refusal(*words)
         self.expect_refusal("plots", "--nonsense")
         self.expect_refusal("plots", "no-such-record.json")
         self.expect_refusal("test", "--sanitizer=nonsense")
@@ -417,7 +436,8 @@ class StepsScript(unittest.TestCase):
         self.assertGreater(len(options), 10)
         for option, value in options:
             if option not in ("--json", "--logits", "--demo", "--help", "--version"):
-                self.assertEqual(self.steps("compare", f"{option}=1"), (0, "the table\n", []), option)
+                word = f"{option}=1" if value.strip() else option
+                self.assertEqual(self.steps("compare", word), (0, "the table\n", []), option)
 
     def test_compare_gives_its_stdin_to_every_step(self):
         for step in STEPS:
