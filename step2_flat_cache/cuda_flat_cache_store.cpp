@@ -11,8 +11,8 @@ CudaFlatCacheStore::CudaFlatCacheStore(const ModelConfig& config, const FlatCach
     : layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
       device_(device),
       attention_(device, {config.heads, config.kv_heads, config.head_dim}, dtype),
-      k_(config.layers * layer_bytes_, "the flat cache"),
-      v_(config.layers * layer_bytes_, "the flat cache") {}
+      k_(config.layers * layer_bytes_, "the flat cache's K"),
+      v_(config.layers * layer_bytes_, "the flat cache's V") {}
 
 void CudaFlatCacheStore::begin(const PassPlan& plan) {
   slots_(plan.slots, device_.stream());

@@ -116,8 +116,8 @@ FlatCacheStore::FlatCacheStore(const ModelConfig& config, const FlatCacheShape& 
       dtype_(dtype),
       threads_(threads),
       layer_bytes_(shape.sequences * shape.max_seq_len * config.kv_width() * size_of(dtype)),
-      k_(config.layers * layer_bytes_),
-      v_(config.layers * layer_bytes_) {}
+      k_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_),
+      v_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_) {}
 
 void FlatCacheStore::store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
                                       Matrix& out) {

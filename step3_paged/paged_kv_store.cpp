@@ -19,8 +19,8 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       attention_shape_{config.heads, config.kv_heads, config.head_dim},
       block_bytes_(shape.block_size * config.kv_width() * size_of(dtype)),
       layer_bytes_(shape.blocks * block_bytes_),
-      k_(config.layers * layer_bytes_),
-      v_(config.layers * layer_bytes_) {}
+      k_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_),
+      v_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_) {}
 
 void PagedKvStore::begin(const PassPlan& plan) {
   plan_ = &plan;

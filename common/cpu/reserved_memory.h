@@ -12,8 +12,10 @@ namespace kvcache {
 /// A zero-filled buffer whose pages appear when they are first written.
 class ReservedMemory {
  public:
-  /// @throws RunError naming the size when the system does not give the address space.
-  explicit ReservedMemory(std::int64_t bytes);
+  /// @param of  the bytes of all K and V that were asked for, of which these may be a half
+  /// @throws RunError naming `of` when the system does not give the address space.
+  ReservedMemory(std::int64_t bytes, std::int64_t of);
+  explicit ReservedMemory(std::int64_t bytes) : ReservedMemory(bytes, bytes) {}
 
   /// The first byte, aligned to a page. What was never written reads as zero.
   std::byte* data() const { return data_.get(); }

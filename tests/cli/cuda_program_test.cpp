@@ -152,7 +152,7 @@ TEST_F(CudaProgram, APoolThatTheGpuCannotHoldIsRefused) {
   expect_refusal("step3_paged", {"--device", "cuda", "--kv-memory", "100000GiB"}, 2,
                  {"GPU's memory", "at most"}, Gpu::visible);
   expect_refusal("step2_flat_cache", {"--device", "cuda", "--max-seq-len", "2000000000"}, 1,
-                 {"the flat cache", "bytes", "free"}, Gpu::visible);
+                 {"the flat cache's K", "bytes", "free"}, Gpu::visible);
 }
 
 /// Makes a checkpoint of `layers` layers, each with a feed-forward part `intermediate` wide; all weights are

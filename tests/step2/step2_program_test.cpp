@@ -2,6 +2,9 @@
 // that has outgrown its reservation.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
+#include "fmt/format.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/files.h"
 #include "tests/support/report_of.h"
@@ -161,7 +164,13 @@ TEST(Step2Program, WhatIsWrongGetsOneLineAndItsExitCode) {
 TEST(Step2Program, AReservationBeyondAnyAddressSpaceIsAFailureAtRunTime) {
   std::vector<std::string> arguments{"--max-seq-len", "2147483647"};
   for (int n = 0; n < 100; ++n) arguments.insert(arguments.end(), {"--ids", "1"});
-  expect_refusal(arguments, 1, {"address space", "reserve less"});
+  const auto whole = [](std::int64_t reservations) {  // of K and of V
+    return fmt::format("no address space for {} bytes of keys and values; reserve less",
+                       reservations * 2147483647 * kBytesPerToken);
+  };
+  expect_refusal(arguments, 1, {whole(100)});
+  expect_refusal({"--serve", "--port", "0", "--max-sequences", "4096", "--max-seq-len", "2147483647"}, 1,
+                 {whole(4096)});
 }
 
 TEST(Step2Program, ReservationsOfMoreBytesThan64BitsCountAreAFailureAtRunTime) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/support/report_of.h"
+#include "tests/support/sanitized.h"
 
 namespace kvcache {
 namespace {
@@ -262,6 +263,17 @@ TEST(Step3Program, ThePoolCanBeGivenAsBytes) {
   EXPECT_EQ(blocks("33KB"), 4);
   EXPECT_EQ(blocks("1MiB"), 128);
   EXPECT_EQ(blocks("1MB"), 122);
+}
+
+TEST(Step3Program, APoolBeyondTheAddressSpaceIsToldWithAllOfItsBytes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs more address space";
+  const ProgramResult result = run_program(
+      "/bin/sh", {"-c",
+                  "ulimit -v 1500000; exec \"$0\" --model \"$1\" --ids 5 --device cpu --threads 1 "
+                  "--kv-memory 2GiB",
+                  std::string(BINARY_DIR) + "/" + kStep, kTinyModel});
+  EXPECT_EQ(result.exit_code, 1);  // a half would fit
+  EXPECT_EQ(result.err, "error: no address space for 2147483648 bytes of keys and values; reserve less\n");
 }
 
 TEST(Step3Program, APoolThatCannotBeIsRefusedInOneLineWithTheNumbers) {
