@@ -120,7 +120,7 @@ class Panel {
     const { stored, planned, reserved } = fill(this.state)
     const blocks = countBlocks(this.state)
     const empty = reserved - stored - planned
-    const waste = reserved > 0 ? `${(100 * empty / reserved).toFixed(1)}%` : "–"
+    const waste = reserved > 0 ? percent(100 * empty / reserved) : "–"
     const taken = outstanding ? takenBlocks(outstanding).length : 0
     const inUse = `${blocks.in_use} of ${this.state.references.length}${taken > 0 ? `, ${taken} planned` : ""}`
     const figures = [["rows computed", this.state.counters.computed], ["tokens stored", stored]]

@@ -104,22 +104,18 @@ function stepNumber(header) {
 
 /** @param entries { command, lines } of traces to show side by side; the command is how a trace was made */
 function show(entries, tick = 0) {
+  showTraces(entries.map(({ lines }) => new Trace(lines)), entries.map(({ command }) => command), tick)
+}
+
+/** @param commands what is written below each trace, or "" */
+function showTraces(traces, commands, tick) {
   pause()
-  let traces
-  try {
-    traces = entries.map(({ lines }) => new Trace(lines))
-  } catch (error) {
-    if (!(error instanceof TraceError)) throw error
-    complain(`This trace cannot be played: ${error.message}.`)
-    return
-  }
-  const isComplete = traces.every((trace) => trace.isComplete)
-  complain(isComplete ? "" : "This trace has no last line: the run did not end, or the file is cut off.")
+  complain("")
   player.axis = new Axis(traces)
   player.panels = traces.map((trace) => new Panel(trace, stepTitle(trace.header)))
   page.panels.replaceChildren(...player.panels.map((panel) => panel.element))
   page.panels.className = `beside-${traces.length}`
-  page.about.replaceChildren(...entries.map(({ command }) => command ? make("code", {}, command) : ""))
+  page.about.replaceChildren(...commands.map((command) => command ? make("code", {}, command) : ""))
   for (const key of document.querySelectorAll(".of-sharing")) key.hidden = !traces.some((trace) => trace.isShared)
   page.tick.max = player.axis.last
   go(tick)
@@ -132,21 +128,33 @@ function stepTitle(header) {
 
 // ---- traces of the reader's own ----
 
-async function openFiles(files) {
-  try {
-    const entries = []
-    for (const file of [...files].slice(0, 3)) {
-      entries.push({ command: file.name, lines: parseLines(await file.text()) })
-    }
-    if (entries.length === 0) return
-    page.group.selectedIndex = -1
-    page.steps.replaceChildren()
-    show(entries)
-  } catch (error) {
-    if (!(error instanceof TraceError)) throw error
-    complain(`${[...files].map((file) => file.name).join(", ")} cannot be played: ${error.message}.`)
-  }
+const MOST_FILES = 3 // side by side
+
+async function openFiles(chosen) {
+  const files = [...chosen]
   page.file.value = "" // the same file can be opened again
+  if (files.length === 0) return
+  const shown = files.slice(0, MOST_FILES), traces = []
+  for (const file of shown) {
+    try {
+      traces.push(new Trace(parseLines(await file.text())))
+    } catch (error) {
+      if (!(error instanceof TraceError || error instanceof DOMException)) throw error
+      const why = error instanceof TraceError ? error.message : "the browser cannot read it"
+      return complain(`${file.name} cannot be played: ${why}.`)
+    }
+  }
+  page.group.selectedIndex = -1
+  page.steps.replaceChildren()
+  showTraces(traces, shown.map(({ name }) => name), 0)
+  const cut = shown.filter((_, n) => !traces[n].isComplete)
+  complain([haveWords(cut, "no last line: the run did not end, or the file is cut off"),
+    haveWords(files.slice(MOST_FILES), `no place: at most ${MOST_FILES} traces are shown`)].join(" ").trim())
+}
+
+/** "a.jsonl and b.jsonl have no place." */
+function haveWords(files, what) {
+  return files.length > 0 ? `${listed(files.map(({ name }) => name))} ${agree(files, "has", "have")} ${what}.` : ""
 }
 
 function acceptDrops() {

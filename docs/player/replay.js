@@ -19,7 +19,7 @@ function parseLines(text) {
     try {
       return JSON.parse(line)
     } catch (error) {
-      throw new TraceError(index + 1, "is not JSON; was the file cut off or edited?")
+      throw new TraceError(index + 1, "is not JSON; the file was cut off or edited")
     }
   })
 }
@@ -498,6 +498,11 @@ function counted(count, one, many = one + "s") {
   return `${count} ${count === 1 ? one : many}`
 }
 
+/** As the programs print it: of two equally near numbers, the one whose last digit is even. */
+function percent(share) {
+  return `${(share % 1 === 0.25 ? share - 0.05 : share).toFixed(1)}%`
+}
+
 const LONGEST_LIST = 8 // of things that a sentence names one by one
 
 function sequencesNamed(ids) {
@@ -641,14 +646,14 @@ function commitWords({ sequences, changes = {} }, before) {
   return `${done} ${capital(blocksNamed(full))} can now be found by ${agree(full, "its hash", "their hashes")}.`
 }
 
-function freeWords({ sequence, reason, changes = {} }, before, { isFlat }) {
+function freeWords({ sequence, reason, changes = {} }, before, { isFlat, isShared }) {
   const name = letter(sequence)
   const why = {
     length: `${name} has all its tokens.`,
     stop: `${name} has chosen a stop token.`,
     capacity: isFlat ? `The reservation of ${name} is full: ${name} ends with the tokens it has.`
       : `${name} cannot grow, and no other sequence can be preempted: ${name} ends with the tokens it has.`,
-    error: `${name} has logits that are not finite: its blocks are freed, and their contents cannot be found.`,
+    error: `${name} has logits that are not finite${isShared ? ": no block that it computed can be found any more" : ""}.`,
     preempted: preemptionWords(sequence, before),
   }
   const references = Object.entries(changes.references || {})

@@ -336,6 +336,61 @@ class PlayerTest(unittest.TestCase):
         self.assertEqual(self.place(), "0 of 52")
         self.assertTrue(self.browser.run("return document.getElementById('drop').hidden"))
 
+    def open_files(self, files):
+        """Gives the page several files, by name, as the reader does."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, lines in files.items():
+                (Path(folder) / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            self.browser.run("complain(''); window.before = player.panels")
+            self.browser.type("#file", "\n".join(str(Path(folder) / name) for name in files))
+            self.browser.wait_until("return player.panels !== before || !document.getElementById('problem').hidden")
+        return self.browser.run(PROBLEM)
+
+    def test_of_several_traces_the_damaged_one_is_named_and_the_picture_stays(self):
+        good = self.lines_of("preemption")
+        self.open("?trace=fork")
+        listed = "return [page.group.value, player.panels.length, player.panels[0].trace.header.step]"
+        there = self.browser.run(listed)
+        cut = [*good[:6], good[6][:-9]]
+        for files, problem in [
+            ({"a.jsonl": good, "cut.jsonl": cut, "c.jsonl": good},
+             "cut.jsonl cannot be played: line 7: is not JSON; the file was cut off or edited."),
+            ({"cut.jsonl": cut}, "cut.jsonl cannot be played: line 7: is not JSON; the file was cut off or edited."),
+            ({"a.jsonl": good, "b.jsonl": good[:3] + good[2:]},
+             "b.jsonl cannot be played: line 4: commits a plan that is not there."),
+        ]:
+            with self.subTest(files=list(files)):
+                self.assertEqual(self.open_files(files), problem)
+                self.assertEqual(self.browser.run(listed), there)
+
+    def test_a_file_that_is_left_out_or_cut_off_is_named(self):
+        good = self.lines_of("preemption")
+        self.open()
+        self.assertEqual(self.open_files({"a.jsonl": good, "b.jsonl": good, "c.jsonl": good, "d.jsonl": good}),
+                         "d.jsonl has no place: at most 3 traces are shown.")
+        self.assertEqual(self.browser.run("return [page.group.value, player.panels.length]"), ["", 3])
+        self.assertEqual(self.open_files({"a.jsonl": good[:20], "b.jsonl": good, "c.jsonl": good[:9], "d.jsonl": [], "e.jsonl": []}),
+                         "a.jsonl and c.jsonl have no last line: the run did not end, or the file is cut off. "
+                         "d.jsonl and e.jsonl have no place: at most 3 traces are shown.")
+
+    def test_what_is_said_of_logits_that_are_not_finite_is_true_of_the_step(self):
+        for trace, words in [("reservations", "A has logits that are not finite. Reservation 0 goes back."),
+                             ("requests-step3", "A has logits that are not finite. Blocks "),
+                             ("prefix", "A has logits that are not finite: no block that it computed can be found any more. ")]:
+            with self.subTest(trace=trace):
+                self.open()
+                self.play_file([re.sub('("event":"free","sequence":0,"reason":)"[a-z]*"', r'\1"error"', line)
+                                for line in self.lines_of(trace)])
+                said = self.browser.run("""
+                    const { trace } = player.panels[0]
+                    return describe(trace, trace.events.findIndex(({ reason }) => reason === "error") + 1)""")
+                self.assertTrue(said.startswith(words), said)
+
+    def test_a_share_is_rounded_as_the_programs_round_it(self):
+        self.open()
+        shares = [6.25, 18.75, 6.3, 6.2500001, 56.25, 93.75, 0.25, 100, 0.05, 12.34]
+        self.assertEqual(self.browser.run("return arguments[0].map(percent)", shares), [f"{share:.1f}%" for share in shares])
+
     def test_text_of_a_trace_is_no_markup(self):
         lines = self.lines_of("preemption")
         lines[1] = lines[1].replace('"The"', '"<img src=x onerror=broken()>"')

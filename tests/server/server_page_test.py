@@ -391,6 +391,8 @@ class ServerPageTest(unittest.TestCase):
                     show({ ...seen, blocks: { ...seen.blocks, in_use: 2 }, memory: { ...seen.memory, waste_percent: 37.54 } })
                     return document.getElementById('pool-words').textContent""")
                 self.assertEqual(re.match(words, said)[1], "37.5")
+        shares = [6.25, 18.75, 93.75, 0.25, 6.3, 12.34, 100, 0]  # ties as the programs round them
+        self.assertEqual(self.browser.run("return arguments[0].map(percent)", shares), [f"{share:.1f}%" for share in shares])
 
     def test_it_fits_a_telephone_and_a_desk_light_and_dark(self):
         self.serve("step4_prefix_cache")
