@@ -45,8 +45,9 @@ std::map<std::string, std::set<std::string>> read_index(const fs::path& index) {
   const json content = read_json_file(index);
   const auto map = content.is_object() ? content.find("weight_map") : content.end();
   if (!content.is_object() || map == content.end() || !map->is_object() || map->empty())
-    throw InputError(fmt::format("{}: weight_map is missing; it must be an object from tensor names to files",
-                                 index.string()));
+    throw InputError(
+        fmt::format("{}: weight_map is {}; it must be an object that names a file for each tensor",
+                    index.string(), map == content.end() ? "missing" : shown(*map)));
 
   std::map<std::string, std::set<std::string>> shards;
   for (const auto& [tensor, shard] : map->items()) {

@@ -414,7 +414,8 @@ void add_eos_ids(const Fields& fields, std::set<std::int32_t>& ids) {
   if (value == nullptr) return;
   for (const json& id : value->is_array() ? *value : json::array({*value})) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() > static_cast<std::uint64_t>(max_int32))
-      fields.refuse("eos_token_id", "it must be a token id or a list of token ids");
+      fields.refuse("eos_token_id",
+                    fmt::format("it must be a token id, 0 to {}, or a list of token ids", max_int32));
     ids.insert(id.get<std::int32_t>());
   }
 }

@@ -99,8 +99,8 @@ std::vector<std::int64_t> read_counts(const json& list, const char* field, const
                number.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
       });
   if (!fits)
-    complaint.fail(
-        fmt::format("{} is {}; it must be a list of whole numbers, none negative", field, shown(list)));
+    complaint.fail(fmt::format("{} is {}; it must be a list of whole numbers from 0 to {}", field,
+                               shown(list), std::numeric_limits<std::int64_t>::max()));
   return list.get<std::vector<std::int64_t>>();
 }
 

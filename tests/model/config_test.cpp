@@ -371,6 +371,8 @@ TEST_F(Config, RefusesEndIdsThatAreNoIds) {
   for (const json& id : {json(-1), json(1.5), json("2"), json(true), json(2147483648U), json::object(),
                          json::array({1, "2"}), json::array({json::array({1})}), json::array({nullptr})})
     EXPECT_THAT(error_of(with("eos_token_id", id)), AllOf(HasSubstr("eos_token_id"), HasSubstr(id.dump())));
+  EXPECT_THAT(error_of(with("eos_token_id", 9223372036854775808U)),
+              HasSubstr("it must be a token id, 0 to 2147483647, or a list of token ids"));
   write_file(folder_ / "config.json", valid().dump());
   write_file(folder_ / "generation_config.json", R"({"eos_token_id": "2"})");
   EXPECT_THAT(message_of<InputError>([&] { return read_config(folder_.path()); }),

@@ -497,6 +497,14 @@ TEST_F(LoadWeights, RefusesAnIndexWithoutAMap) {
     write_file(folder_ / "model.safetensors.index.json", text);
     EXPECT_THAT(error_in("model.safetensors.index.json"), Not(IsEmpty())) << text;
   }
+  for (const std::string map : {"[]", "{}", "9223372036854775808"}) {
+    write_file(folder_ / "model.safetensors.index.json", R"({"weight_map":)" + map + "}");
+    EXPECT_THAT(
+        error_in("model.safetensors.index.json"),
+        HasSubstr("weight_map is " + map + "; it must be an object that names a file for each tensor"));
+  }
+  write_file(folder_ / "model.safetensors.index.json", "{}");
+  EXPECT_THAT(error_in("model.safetensors.index.json"), HasSubstr("weight_map is missing; it must be"));
   write_file(folder_ / "model.safetensors.index.json",
              R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})");
   EXPECT_THAT(error_in("model.safetensors.index.json"), AllOf(HasSubstr("\"a\""), HasSubstr("twice")));
