@@ -39,7 +39,7 @@ using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
 std::size_t bytes_of_fields(const HttpMessage& message) {
   std::size_t bytes = message.method_string().size() + message.target().size();
   for (const auto& field : message)
-    bytes += field.name_string().size() + field.value().size() + 4;  // a colon, a space, \r\n
+    bytes += field.name_string().size() + field.value().size() + 3;  // a colon, \r\n
   return bytes;
 }
 
@@ -234,12 +234,13 @@ void HttpConnection::parse() {
     parser_->header_limit(static_cast<std::uint32_t>(owner_.limits().header_bytes));
     parser_->body_limit(owner_.limits().body_bytes);
     continue_sent_ = false;
+    parsed_bytes_ = 0;
   }
   if (!parser_->is_header_done()) {
     // The parser's own limit counts the request line and the fields separately; this one counts both.
     const std::size_t end = unparsed_.find("\r\n\r\n");
     const std::size_t bytes = end == std::string::npos ? unparsed_.size() : end + 4;
-    if (bytes > owner_.limits().header_bytes) return refuse_long_header();
+    if (parsed_bytes_ + bytes > owner_.limits().header_bytes) return refuse_long_header();
   }
   while (!unparsed_.empty() && !parser_->is_done()) {
     const bool is_in_chunks = parser_->is_header_done() && parser_->chunked();
@@ -248,6 +249,7 @@ void HttpConnection::parse() {
     error_code error;
     const std::size_t taken = parser_->put(asio::buffer(unparsed_), error);
     unparsed_.erase(0, taken);
+    parsed_bytes_ += taken;
     if (error && error != http::error::need_more) return refuse_parse_error(error);
     if (parser_->is_header_done() && !request_) take_header();
     if (error || taken == 0) break;  // asked again without more input, it may fail that assertion, too

@@ -122,6 +122,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Parser> parser_;        // of the request that is being read
   std::optional<HttpRequest> request_;  // what its header says, once the header is read
   std::string fault_;                   // why it is no request; empty: it is one
+  std::size_t parsed_bytes_ = 0;        // of the request so far
   bool continue_sent_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // the request that is being answered

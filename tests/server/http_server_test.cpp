@@ -637,6 +637,21 @@ TEST_F(AnHttpServer, CountsTheBytesOfAHeaderHoweverTheyCome) {
     EXPECT_EQ(answer.status, 431) << bytes;
     EXPECT_NE(answer.body.find("the header is longer than 1000 bytes"), std::string::npos) << answer.body;
   }
+  // Its first line is parsed before the others come.
+  const std::size_t line = head.find("Host");
+  for (const std::size_t bytes : {std::size_t{996}, std::size_t{997}, std::size_t{1010}, std::size_t{1020}}) {
+    HttpClient client = connect();
+    const std::string whole = of_bytes(bytes) + "\r\n\r\n";
+    send_alone(client, whole.substr(0, line));
+    client.send(whole.substr(line));
+    const HttpResponse answer = client.read_response();
+    EXPECT_EQ(answer.status, bytes == 996 ? 200 : 431) << bytes;
+    if (bytes > 996)
+      EXPECT_NE(answer.body.find("the header is longer than 1000 bytes"), std::string::npos) << answer.body;
+  }
+  std::string dense = "GET /echo HTTP/1.1\r\nHost: localhost\r\n";  // no space follows the colons
+  while (dense.size() + 5 <= 998) dense += "X:y\r\n";
+  EXPECT_EQ(answer_to(dense + "\r\n").status, 200);
 }
 
 TEST_F(AnHttpServer, CountsTrailersAsTheHeaderTheyBelongTo) {
