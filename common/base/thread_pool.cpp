@@ -26,8 +26,6 @@ void pause() {
 #endif
 }
 
-constexpr std::uint64_t kTasksLeft = 0xFFFFFFFF;
-
 /// While an object lives, its thread takes subnormal numbers, those below 1.2e-38 in float32, for zero.
 /// Weights that training has driven towards zero make millions of them, and many processors need a hundred
 /// cycles for each. No sum changes that matters.
@@ -104,8 +102,7 @@ void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
   task_ = task;
   call_ = call;
   unfinished_.store(count);
-  const std::uint64_t run = (ticket_.load() >> 32) + 1;
-  ticket_.store(run << 32 | static_cast<std::uint64_t>(count));
+  tasks_left_.store(count);
   ++runs_;
   if (sleeping_.load() > 0) runs_.notify_all();
 
@@ -117,27 +114,27 @@ void ThreadPool::run_erased(std::int64_t count, const void* task, Call call) {
 }
 
 void ThreadPool::work() {
-  std::uint64_t ticket = ticket_.load();
-  while ((ticket & kTasksLeft) > 0) {
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
-    call_(task_, count_ - static_cast<std::int64_t>(ticket & kTasksLeft));
-    unfinished_.fetch_sub(1);
-    ticket = ticket_.load();
+  std::int64_t done = 0;
+  while (tasks_left_.load() > 0) {
+    const std::int64_t left = tasks_left_.fetch_sub(1);
+    if (left <= 0) break;
+    call_(task_, count_ - left);
+    ++done;
   }
+  if (done > 0) unfinished_.fetch_sub(done);
 }
 
 void ThreadPool::worker_loop() {
   const NoSubnormals here;
-  std::uint32_t seen = runs_.load();
-  while (!stop_) {
+  for (;;) {
+    const std::uint32_t seen = runs_.load();
+    if (stop_) return;
     work();
-    for (int spins = 0; spins < kSpins && runs_.load() == seen; ++spins) pause();
-    if (runs_.load() == seen) {
-      ++sleeping_;
-      runs_.wait(seen);
-      --sleeping_;
-    }
-    seen = runs_.load();
+    for (int spins = 0; spins < kSpins && tasks_left_.load() <= 0; ++spins) pause();
+    if (tasks_left_.load() > 0) continue;
+    ++sleeping_;
+    runs_.wait(seen);  // returns at once if there was a run meanwhile
+    --sleeping_;
   }
 }
 

@@ -58,12 +58,12 @@ class ThreadPool {
   void work();
   void worker_loop();
 
-  // The current run. The upper half of `ticket_` is the number of the run, the lower half the number of tasks
-  // not yet taken. So taking a task and knowing its run are one atomic step. Only a thread that holds a task
-  // of the run reads the other fields, and the run does not end before that task.
-  std::atomic<std::uint64_t> ticket_{0};
-  std::atomic<std::int64_t> unfinished_{0};
-  std::int64_t count_ = 0;
+  // The current run. Only a thread that has taken a task, and not yet reported it, reads the fields below
+  // `tasks_left_`; the run does not end before. What all threads write lies on cache lines of its own.
+  alignas(64) std::atomic<std::int64_t> tasks_left_{
+      0};  // not yet taken; below zero when threads asked for more
+  alignas(64) std::atomic<std::int64_t> unfinished_{0};  // not yet reported
+  alignas(64) std::int64_t count_ = 0;
   const void* task_ = nullptr;
   Call call_ = nullptr;
 
