@@ -72,13 +72,25 @@ constexpr std::array kValuedOptions{
   throw InputError(fmt::format("{} takes {}, and not '{}'", name, option.takes, value));
 }
 
+/// Whether `value` is a number, of seconds or, since Google Benchmark 1.8, with an x behind it, of
+/// iterations.
+bool is_min_time(const std::string& value) {
+  char* rest = nullptr;
+  std::strtod(value.c_str(), &rest);
+  const std::string_view unit(rest);
+  return rest != value.c_str() && (unit.empty() || unit == "s" || unit == "x");
+}
+
 /// @param name  as in refuse_value
 /// @throws InputError for a value that is none of the option's choices; for a number of repetitions below 1,
-/// with which Google Benchmark would measure nothing.
+/// with which Google Benchmark would measure nothing; for a time that is none, at which some builds of Google
+/// Benchmark abort.
 void check_value(const ValuedOption& option, std::string_view name, std::string_view value) {
   if (!option.choices.empty() && option.choices.find(fmt::format(" {} ", value)) == std::string_view::npos)
     refuse_value(option, name, value);
   if (option.name == "--benchmark_repetitions" && std::strtol(std::string(value).c_str(), nullptr, 10) < 1)
+    refuse_value(option, name, value);
+  if (option.name == "--benchmark_min_time" && !is_min_time(std::string(value)))
     refuse_value(option, name, value);
 }
 

@@ -167,7 +167,9 @@ TEST(BenchPrograms, SayWhatAnOptionTakes) {
     expect_words("--benchmark_context", value, "KEY=VALUE, or several with commas between them");
   for (const char* value : {"0", "-1", "+0", " 0", "few"})
     expect_words("--benchmark_repetitions", value, "a number of at least 1");
-  for (const char* option : {"--benchmark_min_time", "--benchmark_min_warmup_time", "--v"})
+  for (const char* value : {"soon", "5 s", "5h", "x", "s"})
+    expect_words("--benchmark_min_time", value, "a number of seconds");
+  for (const char* option : {"--benchmark_min_warmup_time", "--v"})
     expect_refusal("bench_bookkeeping", {std::string(option) + "=soon"}, 2, {option, "soon"});
 }
 
