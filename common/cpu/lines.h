@@ -4,9 +4,9 @@
 /// instructions and the bytes. Chapter: step 1, "The same bits".
 ///
 /// Either way an inner product keeps sixteen partial sums. With floats lane l takes the elements l, l + 16,
-/// ...; with bf16 it takes the pairs 2 l and 2 l + 1, 2 l + 32 and 2 l + 33, ... So a build for such a
-/// processor gives other bits in bf16 than other builds do. Within a build the order is one and the same for
-/// every number of rows, outputs and threads.
+/// ...; with bf16 it takes the pairs 2 l and 2 l + 1, 2 l + 32 and 2 l + 33, ... Matrix tiles have an order
+/// of their own (matrix_tiles.h). So a build for such a processor gives other bits in bf16 than other builds
+/// do. Within a build the order is one and the same for every number of rows, outputs and threads.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,16 @@
 #include "common/cpu/vec16.h"
 
 // AMD's Zen 4 and later multiply 32 pairs of bf16 in the time of sixteen floats. Sapphire Rapids takes twice
-// as long as for floats (record: docs/results/2026-11-30-cpu-products.md), so there bf16 is widened. GCC 12
+// as long as for floats (record: docs/results/2026-11-30-cpu-products.md), but it has matrix tiles. GCC 12
 // calls a Zen 4 znver3, with AVX-512.
 #if defined(KVCACHE_AVX512) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
 #define KVCACHE_ZEN_AVX512 1
 #if defined(__AVX512BF16__)
 #define KVCACHE_BF16_DOT 1
 #endif
+#endif
+#if defined(KVCACHE_AVX512) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
+#define KVCACHE_BF16_TILES 1
 #endif
 
 namespace kvcache::cpu {
@@ -49,7 +52,7 @@ constexpr std::int64_t lines_for(LineKind kind, std::int64_t cols) {
   return (cols + numbers_in(kind) - 1) / numbers_in(kind);
 }
 
-/// How x times W in `weights` is computed when x holds numbers that are rounded to `activations`.
+/// What the lines of x and W hold when x is rounded to `activations` and W is stored in `weights`.
 constexpr LineKind line_kind([[maybe_unused]] DType activations, [[maybe_unused]] DType weights) {
 #if defined(KVCACHE_BF16_DOT)
   if (activations == DType::bf16 && weights == DType::bf16) return LineKind::bf16;

@@ -1,13 +1,14 @@
 /// @file
 /// See matmul.h. A lone row reads the weights from memory straight into registers. Several rows share the
 /// weights: a unit's weights are copied into lines, widened where they must be, and multiplied with all rows
-/// of the unit, tile by tile.
+/// of the unit, tile by tile. Matrix tiles take weights as they lie in memory, for one row as for many.
 #include "common/cpu/matmul.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "common/cpu/dot_tile.h"
+#include "common/cpu/matrix_tiles.h"
 #include "common/cpu/rows.h"
 
 namespace kvcache {
@@ -198,7 +199,9 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
       for (int r = 0; r < R; ++r) x_lines[r] = x.line(row + r, first);
       for (std::int64_t tile = 0; tile * kTileOutputs < outputs; ++tile) {
         TileSums<R> sums;
-        for (int n = 0; n < R * kTileOutputs; ++n) sums[n] = block == 0 ? Vec16::all(0.0F) : kept[tile][n];
+        Vec16 zero = Vec16::all(0.0F);
+        hold(zero);  // or the compiler writes zeros to memory and reads them back
+        for (int n = 0; n < R * kTileOutputs; ++n) sums[n] = block == 0 ? zero : kept[tile][n];
         multiply_tile<kind, R>(x_lines, packed.data() + (tile * lines + first) * kTileOutputs, last - first,
                                sums);
         if (block + 1 < blocks) {
@@ -213,6 +216,39 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
     for (int r = 0; r < R; ++r) put(products[r], outputs, row + r, unit.first_output, *unit.to, store_as);
   });
 }
+
+#if defined(KVCACHE_BF16_TILES)
+
+/// x in bf16, in the order of matrix tiles: each sixteen rows lie together.
+Rows in_pairs(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+              std::vector<Line>& copy, ThreadPool& threads) {
+  const std::int64_t lines = cpu::lines_for(LineKind::bf16, cols);
+  const std::int64_t groups = (rows + cpu::kMatrixTile - 1) / cpu::kMatrixTile;
+  copy.resize(static_cast<std::size_t>(rows * lines));
+  cpu::for_each_row(groups, std::min(rows, cpu::kMatrixTile) * cols, threads, [&](std::int64_t group) {
+    const std::int64_t row = group * cpu::kMatrixTile;
+    cpu::write_pairs(x + row * stride, stride, std::min(cpu::kMatrixTile, rows - row), cols,
+                     copy.data() + row * lines);
+  });
+  return {copy.data()->bytes, lines * cpu::kLineBytes};
+}
+
+/// Any number of rows times the unit's outputs.
+void rows_in_tiles(const Rows& x, const Unit& unit, DType store_as) {
+  const bool pack = unit.last_row - unit.first_row > 2 * cpu::kMatrixTile;
+  thread_local std::vector<Line> copy;
+  const cpu::TileWeights weights =
+      cpu::tile_weights(unit.to->projection->weight, unit.first_output, unit.last_output, pack, copy);
+  for (std::int64_t row = unit.first_row; row < unit.last_row; row += 2 * cpu::kMatrixTile) {
+    const std::int64_t rows = std::min(2 * cpu::kMatrixTile, unit.last_row - row);
+    float products[2 * cpu::kMatrixTile][2 * cpu::kMatrixTile];
+    cpu::multiply_in_tiles(weights, x.line(row, 0), rows, products);
+    for (std::int64_t r = 0; r < rows; ++r)
+      put(products[r], weights.outputs, row + r, unit.first_output, *unit.to, store_as);
+  }
+}
+
+#endif
 
 /// x in lines of `kind`: as it lies where it fits, else a copy.
 template <LineKind kind>
@@ -230,46 +266,117 @@ Rows in_lines(const float* x, std::int64_t stride, std::int64_t rows, std::int64
   return {copy.data()->bytes, lines * cpu::kLineBytes};
 }
 
+/// How a product is computed.
+enum class Way {
+  floats,  ///< in lines of floats
+  bf16,    ///< in lines of bf16
+  tiles,   ///< in matrix tiles
+};
+
+/// The way for x, rounded to `activations`, and W in `weights`.
+Way way_of(DType activations, DType weights) {
+#if defined(KVCACHE_BF16_TILES)
+  if (activations == DType::bf16 && weights == DType::bf16 && cpu::tiles_allowed()) return Way::tiles;
+#endif
+  return cpu::line_kind(activations, weights) == LineKind::bf16 ? Way::bf16 : Way::floats;
+}
+
+/// The rows of x times the unit's outputs. @param rows  of the whole product
+template <LineKind kind, DType stored>
+void multiply(const Rows& x, const Unit& unit, std::int64_t rows, DType store_as) {
+  if (rows == 1) {
+    lone_row<kind, stored>(x, unit, store_as);
+  } else if (rows <= kFewRows) {
+    few_rows<kind, stored>(x, unit, store_as);
+  } else {
+    many_rows<kind, stored>(x, unit, store_as);
+  }
+}
+
+/// The most outputs and rows in a unit of work.
+struct UnitSize {
+  std::int64_t outputs, rows;
+};
+
+UnitSize unit_size([[maybe_unused]] Way way) {
+#if defined(KVCACHE_BF16_TILES)
+  if (way == Way::tiles) return {2 * cpu::kMatrixTile, 16 * cpu::kMatrixTile};
+#endif
+  return {kUnitOutputs, kUnitRows};
+}
+
+/// One product of a call.
+struct Part {
+  const MatmulOutput* to;
+  Way way;
+  UnitSize size;
+  std::int64_t row_blocks;
+  std::int64_t first_unit;  ///< the units of all products are counted one after the other
+
+  /// Unit `index` of them.
+  Unit unit(std::int64_t index, std::int64_t rows) const {
+    const std::int64_t row = (index - first_unit) % row_blocks * size.rows;
+    const std::int64_t output = (index - first_unit) / row_blocks * size.outputs;
+    return {to, row, std::min(rows, row + size.rows), output,
+            std::min(to->projection->weight.rows, output + size.outputs)};
+  }
+};
+
 }  // namespace
 
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<const MatmulOutput> outputs,
             DType store_as, ThreadPool& threads) {
   if (rows == 0) return;
-  std::vector<std::int64_t> first_unit{0};  // [outputs + 1]: the units of all products, one after the other
-  const std::int64_t row_blocks = (rows + kUnitRows - 1) / kUnitRows;
-  bool of_kind[2] = {};
+  std::vector<Part> parts;
+  std::int64_t units = 0;
+  bool used[3] = {};  // by way
   for (const MatmulOutput& to : outputs) {
     const Weight& weight = to.projection->weight;
-    of_kind[static_cast<int>(cpu::line_kind(store_as, weight.dtype))] = true;
-    first_unit.push_back(first_unit.back() + (weight.rows + kUnitOutputs - 1) / kUnitOutputs * row_blocks);
+    const Way way = way_of(store_as, weight.dtype);
+    used[static_cast<int>(way)] = true;
+    const UnitSize size = unit_size(way);
+    const std::int64_t row_blocks = (rows + size.rows - 1) / size.rows;
+    parts.push_back({&to, way, size, row_blocks, units});
+    units += (weight.rows + size.outputs - 1) / size.outputs * row_blocks;
   }
-  thread_local std::vector<Line> float_lines, bf16_lines;
-  Rows x_rows[2];
+  thread_local std::vector<Line> copies[3];
+  Rows x_rows[3];  // by way
   const std::int64_t cols = outputs[0].projection->weight.cols;
-  if (of_kind[0]) x_rows[0] = in_lines<LineKind::floats>(x, x_stride, rows, cols, float_lines, threads);
-  if (of_kind[1]) x_rows[1] = in_lines<LineKind::bf16>(x, x_stride, rows, cols, bf16_lines, threads);
-  threads.run(first_unit.back(), [&](std::int64_t index) {
-    std::size_t which = 0;
-    while (index >= first_unit[which + 1]) ++which;
-    const MatmulOutput& to = outputs[which];
-    const Weight& weight = to.projection->weight;
-    const std::int64_t row = (index - first_unit[which]) % row_blocks * kUnitRows;
-    const std::int64_t output = (index - first_unit[which]) / row_blocks * kUnitOutputs;
-    const Unit unit{&to, row, std::min(rows, row + kUnitRows), output,
-                    std::min(weight.rows, output + kUnitOutputs)};
-    with_dtype(weight.dtype, [&]<DType stored>() {
-      with_dtype(store_as, [&]<DType activations>() {
-        constexpr LineKind kKind = cpu::line_kind(activations, stored);
-        const Rows& lines = x_rows[static_cast<int>(kKind)];
-        if (rows == 1) {
-          lone_row<kKind, stored>(lines, unit, store_as);
-        } else if (rows <= kFewRows) {
-          few_rows<kKind, stored>(lines, unit, store_as);
-        } else {
-          many_rows<kKind, stored>(lines, unit, store_as);
-        }
-      });
-    });
+  if (used[0]) x_rows[0] = in_lines<LineKind::floats>(x, x_stride, rows, cols, copies[0], threads);
+  if (used[1]) x_rows[1] = in_lines<LineKind::bf16>(x, x_stride, rows, cols, copies[1], threads);
+#if defined(KVCACHE_BF16_TILES)
+  if (used[2]) x_rows[2] = in_pairs(x, x_stride, rows, cols, copies[2], threads);
+#endif
+  const auto multiply_unit = [&](std::int64_t index) {
+    std::size_t which = parts.size() - 1;
+    while (index < parts[which].first_unit) --which;
+    const Part& part = parts[which];
+    const Unit unit = part.unit(index, rows);
+    const Rows& x_lines = x_rows[static_cast<int>(part.way)];
+    switch (part.way) {
+      case Way::floats:
+        with_dtype(unit.to->projection->weight.dtype, [&]<DType stored>() {
+          multiply<LineKind::floats, stored>(x_lines, unit, rows, store_as);
+        });
+        break;
+      case Way::bf16:
+#if defined(KVCACHE_BF16_DOT)
+        multiply<LineKind::bf16, DType::bf16>(x_lines, unit, rows, store_as);
+#endif
+        break;
+      case Way::tiles:
+#if defined(KVCACHE_BF16_TILES)
+        rows_in_tiles(x_lines, unit, store_as);
+#endif
+        break;
+    }
+  };
+  // For a few rows a thread takes units whose weights lie behind each other.
+  const std::int64_t piece =
+      rows <= kFewRows ? std::max<std::int64_t>(1, units / (4 * static_cast<std::int64_t>(threads.threads())))
+                       : 1;
+  threads.run_pieces(units, piece, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t index = begin; index < end; ++index) multiply_unit(index);
   });
 }
 

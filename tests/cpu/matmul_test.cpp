@@ -6,6 +6,7 @@
 
 #include <Eigen/Dense>
 
+#include "common/cpu/matrix_tiles.h"
 #include "tests/support/random_numbers.h"
 
 namespace kvcache {
@@ -121,6 +122,45 @@ TEST(Matmul, SeveralProductsOfOneCallEqualSeparateCalls) {
   const MatmulOutput output{&second.projection, alone.data(), 3};
   matmul(first.x.data(), 64, 5, {&output, 1}, DType::f32, pool);
   EXPECT_EQ(b, alone);
+}
+
+#if defined(KVCACHE_BF16_TILES)
+
+/// Row `row` of x times row `out` of w in the order that matrix_tiles.h states.
+float product_in_tiles(const Product& product, Case size, std::int64_t row, std::int64_t out) {
+  const float* x = &product.x[static_cast<std::size_t>(row * size.in)];
+  const float* w = &product.weights[static_cast<std::size_t>(out * size.in)];
+  float total = 0;
+  for (std::int64_t first = 0; first < size.in; first += 32) {
+    float even = 0, odd = 0;
+    for (std::int64_t n = first; n < std::min(first + 32, size.in); n += 2) {
+      even = std::fma(w[n], x[n], even);
+      if (n + 1 < size.in) odd = std::fma(w[n + 1], x[n + 1], odd);
+    }
+    total += even + odd;
+  }
+  return total;
+}
+
+#endif
+
+TEST(Matmul, MatrixTilesAddInTheStatedOrder) {
+#if defined(KVCACHE_BF16_TILES)
+  if (!cpu::tiles_allowed()) GTEST_SKIP() << "this system does not let a process use matrix tiles (AMX)";
+  for (const Case size : {Case{1, 64, 5}, Case{17, 100, 33}, Case{70, 1024, 50}}) {
+    const Product product(size, DType::bf16, /*with_bias=*/false, DType::bf16);
+    const std::vector<float> y = multiply(product, size, 0, size.rows, 2, DType::bf16);
+    for (std::int64_t row = 0; row < size.rows; ++row) {
+      for (std::int64_t out = 0; out < size.out; ++out) {
+        ASSERT_EQ(y[static_cast<std::size_t>(row * size.out + out)],
+                  round_to(DType::bf16, product_in_tiles(product, size, row, out)))
+            << "row " << row << " of " << size.rows << ", output " << out;
+      }
+    }
+  }
+#else
+  GTEST_SKIP() << "this build has no matrix tiles (AMX)";
+#endif
 }
 
 TEST(Matmul, RoundsItsResultsToTheActivationType) {
