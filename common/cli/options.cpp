@@ -142,8 +142,7 @@ std::int64_t bytes(const Given& given) {
   }
   throw given.must_be(
       "auto or a whole number of bytes above 0 and below 2^63, such as 512MiB or 1000000 (units B, KB, MB, "
-      "GB, "
-      "KiB, MiB, GiB)");
+      "GB, KiB, MiB, GiB)");
 }
 
 // ---- the table ----
