@@ -115,9 +115,20 @@ void CpuBackend::read(const Matrix& x, std::span<float> out) {
 }
 
 std::vector<Picked> CpuBackend::pick(const Matrix& logits, std::span<const Pick> picks) {
-  std::vector<Picked> picked;
-  for (const Pick& wanted : picks)
-    picked.push_back(wanted.sampler->pick({logits.row(wanted.row), static_cast<std::size_t>(logits.cols)}));
+  std::vector<Picked> picked(picks.size());
+  std::vector<std::exception_ptr> failed(picks.size());  // a task must not throw
+  threads_.run(std::ssize(picks), [&](std::int64_t index) {
+    const auto n = static_cast<std::size_t>(index);
+    try {
+      const std::span row(logits.row(picks[n].row), static_cast<std::size_t>(logits.cols));
+      picked[n] = picks[n].sampler->pick(row);
+    } catch (...) {
+      failed[n] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& failure : failed) {
+    if (failure) std::rethrow_exception(failure);
+  }
   return picked;
 }
 

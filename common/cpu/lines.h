@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "common/cpu/vec16.h"
 
@@ -35,6 +36,13 @@ struct alignas(64) Line {
 
 /// Bytes from one line to the next.
 inline constexpr std::int64_t kLineBytes = sizeof(Line);
+
+/// Room for `lines` lines, with any content. `memory` only grows: to shrink it and grow it again, as for one
+/// product after the other, would fill it with zeros each time.
+inline Line* room(std::vector<Line>& memory, std::int64_t lines) {
+  if (std::ssize(memory) < lines) memory.resize(static_cast<std::size_t>(lines));
+  return memory.data();
+}
 
 /// What a line holds.
 enum class LineKind {

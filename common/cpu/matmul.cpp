@@ -146,11 +146,11 @@ void few_rows(const Rows& x, const Unit& unit, DType store_as) {
   const Weight& weight = unit.to->projection->weight;
   const std::int64_t lines = cpu::lines_for(kind, weight.cols), row_bytes = weight.cols * size_of(stored);
   constexpr std::int64_t kStep = cpu::numbers_in(kind) * size_of(stored);
-  thread_local std::vector<Line> tile;
-  tile.resize(static_cast<std::size_t>(lines * kTileOutputs));
+  thread_local std::vector<Line> memory;
+  Line* const tile = cpu::room(memory, lines * kTileOutputs);
   float products[kFewRows][kUnitOutputs];
   for (std::int64_t output = unit.first_output; output < unit.last_output; output += kTileOutputs) {
-    copy_weights<kind, stored>(unit, output, lines, tile.data());
+    copy_weights<kind, stored>(unit, output, lines, tile);
     // Behind the unit lie the weights of another, which some thread takes next.
     const bool more = output + 2 * kTileOutputs <= weight.rows;
     const std::byte* next = weight.data + (output + kTileOutputs) * row_bytes;
@@ -164,12 +164,12 @@ void few_rows(const Rows& x, const Unit& unit, DType store_as) {
       TileSums<R> sums;
       std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
       if (more && row == unit.first_row) {
-        multiply_tile<kind, R>(x_rows, tile.data(), lines, sums, [&](std::int64_t line) {
+        multiply_tile<kind, R>(x_rows, tile, lines, sums, [&](std::int64_t line) {
           for (int o = 0; o < kTileOutputs; ++o)
             __builtin_prefetch(next + o * row_bytes + line * kStep, 0, 2);
         });
       } else {
-        multiply_tile<kind, R>(x_rows, tile.data(), lines, sums);
+        multiply_tile<kind, R>(x_rows, tile, lines, sums);
       }
       sum_tile<R>(sums, to);
     });
@@ -186,10 +186,10 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
   const std::int64_t lines = cpu::lines_for(kind, unit.to->projection->weight.cols);
   const std::int64_t blocks = (lines + kBlockLines - 1) / kBlockLines;
   const std::int64_t outputs = unit.last_output - unit.first_output;
-  thread_local std::vector<Line> packed;  // [tiles, lines, kTileOutputs]
-  packed.resize(static_cast<std::size_t>(kUnitOutputs * lines));
+  thread_local std::vector<Line> memory;
+  Line* const packed = cpu::room(memory, kUnitOutputs * lines);  // [tiles, lines, kTileOutputs]
   for (std::int64_t n = 0; n < outputs; n += kTileOutputs)
-    copy_weights<kind, stored>(unit, unit.first_output + n, lines, packed.data() + n * lines);
+    copy_weights<kind, stored>(unit, unit.first_output + n, lines, packed + n * lines);
   in_tiles<kTileRows>(unit.first_row, unit.last_row, [&]<int R>(std::int64_t row) {
     TileSums<R> kept[kUnitOutputs / kTileOutputs];  // between the blocks
     float products[R][kUnitOutputs];
@@ -202,8 +202,7 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
         Vec16 zero = Vec16::all(0.0F);
         hold(zero);  // or the compiler writes zeros to memory and reads them back
         for (int n = 0; n < R * kTileOutputs; ++n) sums[n] = block == 0 ? zero : kept[tile][n];
-        multiply_tile<kind, R>(x_lines, packed.data() + (tile * lines + first) * kTileOutputs, last - first,
-                               sums);
+        multiply_tile<kind, R>(x_lines, packed + (tile * lines + first) * kTileOutputs, last - first, sums);
         if (block + 1 < blocks) {
           for (int n = 0; n < R * kTileOutputs; ++n) kept[tile][n] = sums[n];
         } else {
@@ -221,24 +220,28 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
 
 /// x in bf16, in the order of matrix tiles: each sixteen rows lie together.
 Rows in_pairs(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
-              std::vector<Line>& copy, ThreadPool& threads) {
+              std::vector<Line>& memory, ThreadPool& threads) {
+  constexpr std::int64_t kColsAtATime = 512;
   const std::int64_t lines = cpu::lines_for(LineKind::bf16, cols);
   const std::int64_t groups = (rows + cpu::kMatrixTile - 1) / cpu::kMatrixTile;
-  copy.resize(static_cast<std::size_t>(rows * lines));
-  cpu::for_each_row(groups, std::min(rows, cpu::kMatrixTile) * cols, threads, [&](std::int64_t group) {
-    const std::int64_t row = group * cpu::kMatrixTile;
-    cpu::write_pairs(x + row * stride, stride, std::min(cpu::kMatrixTile, rows - row), cols,
-                     copy.data() + row * lines);
+  const std::int64_t parts = (cols + kColsAtATime - 1) / kColsAtATime;
+  Line* const copy = cpu::room(memory, rows * lines);
+  const std::int64_t numbers = std::min(rows, cpu::kMatrixTile) * std::min(cols, kColsAtATime);
+  cpu::for_each_row(groups * parts, numbers, threads, [&](std::int64_t index) {
+    const std::int64_t row = index / parts * cpu::kMatrixTile, col = index % parts * kColsAtATime;
+    const std::int64_t group_rows = std::min(cpu::kMatrixTile, rows - row);
+    cpu::write_pairs(x + row * stride + col, stride, group_rows, std::min(kColsAtATime, cols - col),
+                     copy + row * lines + col / cpu::numbers_in(LineKind::bf16) * group_rows);
   });
-  return {copy.data()->bytes, lines * cpu::kLineBytes};
+  return {copy->bytes, lines * cpu::kLineBytes};
 }
 
 /// Any number of rows times the unit's outputs.
 void rows_in_tiles(const Rows& x, const Unit& unit, DType store_as) {
   const bool pack = unit.last_row - unit.first_row > 2 * cpu::kMatrixTile;
-  thread_local std::vector<Line> copy;
+  thread_local std::vector<Line> memory;
   const cpu::TileWeights weights =
-      cpu::tile_weights(unit.to->projection->weight, unit.first_output, unit.last_output, pack, copy);
+      cpu::tile_weights(unit.to->projection->weight, unit.first_output, unit.last_output, pack, memory);
   for (std::int64_t row = unit.first_row; row < unit.last_row; row += 2 * cpu::kMatrixTile) {
     const std::int64_t rows = std::min(2 * cpu::kMatrixTile, unit.last_row - row);
     float products[2 * cpu::kMatrixTile][2 * cpu::kMatrixTile];
@@ -253,17 +256,17 @@ void rows_in_tiles(const Rows& x, const Unit& unit, DType store_as) {
 /// x in lines of `kind`: as it lies where it fits, else a copy.
 template <LineKind kind>
 Rows in_lines(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
-              std::vector<Line>& copy, ThreadPool& threads) {
+              std::vector<Line>& memory, ThreadPool& threads) {
   if (kind == LineKind::floats && cols % 16 == 0) {
     return {reinterpret_cast<const std::byte*>(x), stride * static_cast<std::int64_t>(sizeof(float))};
   }
   // An odd number of lines: rows that are a multiple of 4 KiB apart compete for the same lines of the cache.
   const std::int64_t lines = cpu::lines_for(kind, cols) | 1;
-  copy.resize(static_cast<std::size_t>(rows * lines));
+  Line* const copy = cpu::room(memory, rows * lines);
   cpu::for_each_row(rows, cols, threads, [&](std::int64_t row) {
-    cpu::write_lines<kind>(x + row * stride, cols, copy.data() + row * lines);
+    cpu::write_lines<kind>(x + row * stride, cols, copy + row * lines);
   });
-  return {copy.data()->bytes, lines * cpu::kLineBytes};
+  return {copy->bytes, lines * cpu::kLineBytes};
 }
 
 /// How a product is computed.

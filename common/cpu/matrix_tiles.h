@@ -101,25 +101,25 @@ struct TileWeights {
   const Line* tail;         ///< [outputs]
 };
 
-/// The rows [first, last) of `weight`: where they lie or, if `pack`, copied into `copy`, line by line.
+/// The rows [first, last) of `weight`: where they lie or, if `pack`, copied into `memory`, line by line.
 inline TileWeights tile_weights(const Weight& weight, std::int64_t first, std::int64_t last, bool pack,
-                                std::vector<Line>& copy) {
+                                std::vector<Line>& memory) {
   constexpr LineKind kKind = LineKind::bf16;
   const std::int64_t row_bytes = weight.cols * size_of(DType::bf16);
   const std::int64_t lines = lines_for(kKind, weight.cols), whole = weight.cols / numbers_in(kKind);
   const std::int64_t tail = weight.cols - whole * numbers_in(kKind), apart = 2 * kMatrixTile;
-  copy.resize(static_cast<std::size_t>(lines * apart));
+  Line* const copy = room(memory, lines * apart);
   for (std::int64_t row = first; row < last; ++row) {
     const std::byte* from = weight.data + row * row_bytes;
-    Line* to = copy.data() + row - first;
+    Line* to = copy + row - first;
     if (pack) {
       copy_row<kKind, DType::bf16>(from, weight.cols, to, apart);
     } else if (tail > 0) {
       *to = tail_line<kKind, DType::bf16>(from + whole * kLineBytes, tail);
     }
   }
-  if (pack) return {last - first, lines, lines, copy.data()->bytes, kLineBytes, apart * kLineBytes, nullptr};
-  return {last - first, lines, whole, weight.data + first * row_bytes, row_bytes, kLineBytes, copy.data()};
+  if (pack) return {last - first, lines, lines, copy->bytes, kLineBytes, apart * kLineBytes, nullptr};
+  return {last - first, lines, whole, weight.data + first * row_bytes, row_bytes, kLineBytes, copy};
 }
 
 /// products[r][o] = row r of x times row o of weights.

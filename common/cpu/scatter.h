@@ -14,8 +14,9 @@
 namespace kvcache::cpu {
 
 /// Stores row r of `rows` [tokens, cols] at `to` + slots[r] * cols numbers, rounded to `dtype`. A row with
-/// slot -1 is not stored.
-void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to);
+/// slot -1 is not stored; no other slot may occur twice.
+void scatter_rows(const Matrix& rows, std::span<const std::int64_t> slots, DType dtype, std::byte* to,
+                  ThreadPool& threads);
 
 /// Normalises and rotates the heads of q and k, then stores k and v at their slots, as `scatter_rows` does.
 /// The first half of KvStore::store_and_attend.

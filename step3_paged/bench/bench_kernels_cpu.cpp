@@ -199,11 +199,12 @@ void scatter(benchmark::State& state, Machine& machine, DType dtype) {
   std::vector<std::int64_t> slots;
   for (std::int64_t token = 0; token < kTokens; ++token) slots.push_back(map.slot(token));
   const std::int64_t read = kTokens * kBenchKvWidth * 4, written = side_bytes(kTokens, dtype);
+  ThreadPool one_thread(1);
   const double seconds = measure(state, kWrittenBytes / written, [&](std::int64_t turn) {
     Matrix rows;
     rows.data = machine.data() + turn * read;
     rows.rows = kTokens, rows.cols = rows.stride = kBenchKvWidth;
-    cpu::scatter_rows(rows, slots, dtype, machine.written() + turn * written);
+    cpu::scatter_rows(rows, slots, dtype, machine.written() + turn * written, one_thread);
   });
   report_bytes(state, static_cast<double>(read + written) / seconds, "of copy",
                machine.copy_rate_of_one_thread());

@@ -55,6 +55,11 @@ const Rounded kRounded[] = {
     {-kInfinity, -kInfinity, -kInfinity},
 };
 
+ThreadPool& one_thread() {
+  static ThreadPool pool(1);
+  return pool;
+}
+
 TEST(ScatterRows, RoundsToTheNearestNumberOfTheType) {
   // Each number at every place of a row of 40: in whole vectors of sixteen, and in the rest after them.
   for (const Rounded& number : kRounded) {
@@ -62,7 +67,7 @@ TEST(ScatterRows, RoundsToTheNearestNumberOfTheType) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       std::vector<std::byte> stored(40 * static_cast<std::size_t>(size_of(dtype)));
       const std::int64_t slot = 0;
-      cpu::scatter_rows(matrix(row, 1, 40), {&slot, 1}, dtype, stored.data());
+      cpu::scatter_rows(matrix(row, 1, 40), {&slot, 1}, dtype, stored.data(), one_thread());
       const float expected = dtype == DType::f32   ? number.value
                              : dtype == DType::f16 ? number.f16
                                                    : number.bf16;
@@ -82,7 +87,7 @@ TEST(ScatterRows, NanStaysNan) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       std::vector<std::byte> stored(20 * static_cast<std::size_t>(size_of(dtype)));
       const std::int64_t slot = 0;
-      cpu::scatter_rows(matrix(row, 1, 20), {&slot, 1}, dtype, stored.data());
+      cpu::scatter_rows(matrix(row, 1, 20), {&slot, 1}, dtype, stored.data(), one_thread());
       for (std::int64_t col = 0; col < 20; ++col) {
         EXPECT_TRUE(std::isnan(read_number(dtype, &stored[static_cast<std::size_t>(col * size_of(dtype))])))
             << std::hex << bits << " as " << name_of(dtype) << " in column " << col;
@@ -98,7 +103,7 @@ TEST(ScatterRows, WritesEachRowToItsSlotAndNothingElse) {
   const Matrix rows = matrix(numbers, 3, kCols, /*gap=*/5);
   std::vector<float> stored(kSlots * kCols, -1.0F);
   const std::int64_t slots[] = {4, -1, 1};
-  cpu::scatter_rows(rows, slots, DType::f32, reinterpret_cast<std::byte*>(stored.data()));
+  cpu::scatter_rows(rows, slots, DType::f32, reinterpret_cast<std::byte*>(stored.data()), one_thread());
   for (std::int64_t slot = 0; slot < kSlots; ++slot) {
     for (std::int64_t col = 0; col < kCols; ++col) {
       const float expected = slot == 4 ? rows.row(0)[col] : slot == 1 ? rows.row(2)[col] : -1.0F;
@@ -107,12 +112,37 @@ TEST(ScatterRows, WritesEachRowToItsSlotAndNothingElse) {
   }
 }
 
+TEST(ScatterRows, ManyRowsOnSeveralThreadsAreStoredAsOnOne) {
+  constexpr std::int64_t kRows = 700, kCols = 72;  // more than one thread takes alone
+  std::vector<float> numbers(kRows * kCols);
+  for (std::size_t n = 0; n < numbers.size(); ++n)
+    numbers[n] = n % 7 == 0 ? 0x1p-133F : 1.0F / static_cast<float>(n + 1);
+  std::vector<std::int64_t> slots(kRows);
+  for (std::int64_t row = 0; row < kRows; ++row)
+    slots[static_cast<std::size_t>(row)] =
+        row % 10 == 3 ? -1 : (row * 411) % kRows;  // 411 and 700 are coprime
+  ThreadPool three_threads(3);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    std::vector<std::byte> right(static_cast<std::size_t>(kRows * kCols * size_of(dtype)), std::byte{0xAB});
+    std::vector<std::byte> stored = right;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const std::int64_t slot = slots[static_cast<std::size_t>(row)];
+      for (std::int64_t col = 0; col < kCols && slot >= 0; ++col) {
+        write_number(dtype, numbers[static_cast<std::size_t>(row * kCols + col)],
+                     &right[static_cast<std::size_t>((slot * kCols + col) * size_of(dtype))]);
+      }
+    }
+    cpu::scatter_rows(matrix(numbers, kRows, kCols), slots, dtype, stored.data(), three_threads);
+    EXPECT_EQ(stored, right) << name_of(dtype);
+  }
+}
+
 TEST(ScatterRows, CountsSlotsInSixtyFourBits) {
   constexpr std::int64_t kCols = 4096;
   constexpr std::int64_t kSlot = (std::int64_t{1} << 32) / kCols + 3;  // its numbers begin beyond 2^32
   const ReservedMemory memory((kSlot + 1) * kCols * size_of(DType::bf16));
   std::vector<float> row(kCols, 1.5F);
-  cpu::scatter_rows(matrix(row, 1, kCols), {&kSlot, 1}, DType::bf16, memory.data());
+  cpu::scatter_rows(matrix(row, 1, kCols), {&kSlot, 1}, DType::bf16, memory.data(), one_thread());
   EXPECT_EQ(read_number(DType::bf16, memory.data() + kSlot * kCols * 2), 1.5F);
   EXPECT_EQ(read_number(DType::bf16, memory.data() + 3 * kCols * 2), 0.0F);
 }

@@ -88,8 +88,9 @@ class CudaKvRows : public OnGpu {
     const std::int64_t pool_at = kGuard * row_bytes + shift_bytes;
     const Bytes untouched = poison((pool_slots + 2 * kGuard) * row_bytes + shift_bytes);
     Bytes right_k = untouched, right_v = untouched;
-    cpu::scatter_rows(k.matrix(), slots, dtype, right_k.data() + pool_at);
-    cpu::scatter_rows(v.matrix(), slots, dtype, right_v.data() + pool_at);
+    ThreadPool one_thread(1);
+    cpu::scatter_rows(k.matrix(), slots, dtype, right_k.data() + pool_at, one_thread);
+    cpu::scatter_rows(v.matrix(), slots, dtype, right_v.data() + pool_at, one_thread);
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const float not_finite[] = {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
     for (std::size_t n = 0; n < damaged.size(); ++n) {
