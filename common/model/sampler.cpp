@@ -38,12 +38,24 @@ bool ranks_before(const Candidate& left, const Candidate& right) {
   return left.logit > right.logit || (left.logit == right.logit && left.id < right.id);
 }
 
+constexpr std::size_t kPiece = 256;
+
+/// Whether one of kPiece logits is above `largest`, +infinity or NaN. The compiler makes vectors of the loop.
+bool has_more_than(float largest, const float* logits) {
+  int found = 0;
+  for (std::size_t id = 0; id < kPiece; ++id) found |= static_cast<int>(!(logits[id] <= largest));
+  return found != 0;
+}
+
 /// The id of the largest logit.
 Picked arg_max(std::span<const float> logits) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   std::size_t best = logits.size();
   float largest = -infinity;
   for (std::size_t id = 0; id < logits.size(); ++id) {
+    while (id % kPiece == 0 && id + kPiece <= logits.size() && !has_more_than(largest, &logits[id]))
+      id += kPiece;
+    if (id == logits.size()) break;
     const float logit = logits[id];
     if (!(logit < infinity)) {  // written so that NaN is caught too
       return {.problem = std::isnan(logit) ? Picked::Problem::nan : Picked::Problem::infinity,

@@ -78,6 +78,33 @@ TEST(Sampler, GreedyTiesGoToTheLowestId) {
   EXPECT_EQ(picks({}, {-0.0F, 0.0F}, 1), (std::vector<std::int32_t>{0}));
 }
 
+TEST(Sampler, FindsTheLargestAndTheFirstFaultInALargeVocabulary) {
+  for (const std::size_t count : {255U, 256U, 257U, 1000U, 1024U}) {
+    for (const std::size_t at : {std::size_t{0}, std::size_t{254}, count / 2, count - 1}) {
+      std::vector<float> logits(count);
+      for (std::size_t id = 0; id < count; ++id) logits[id] = -1.0F / static_cast<float>(1 + id * 7 % 311);
+      logits[at] = 2;
+      const auto place = static_cast<std::int32_t>(at);
+      EXPECT_EQ(picks({}, logits, 1).front(), place) << "of " << count;
+      logits.back() = 2;  // an equal one, later
+      EXPECT_EQ(picks({}, logits, 1).front(), place) << "of " << count;
+      for (const float fault : {infinity, not_a_number}) {
+        logits.front() = 3;  // a larger one before does not hide it
+        logits[at] = fault;
+        logits.back() = fault;
+        const Picked picked = Sampler({}).pick(logits);
+        EXPECT_FALSE(picked.ok());
+        EXPECT_EQ(picked.logits, place) << "of " << count;
+        logits.front() = -1;
+      }
+      std::ranges::fill(logits, -infinity);
+      EXPECT_EQ(Sampler({}).pick(logits).problem, Picked::Problem::nothing);
+      for (std::size_t id = 0; id < count; ++id) logits[id] = static_cast<float>(id);  // each above the last
+      EXPECT_EQ(picks({}, logits, 1).front(), static_cast<std::int32_t>(count - 1));
+    }
+  }
+}
+
 TEST(Sampler, TinyTemperaturesAreArgMaxWithTheTieRuleOfGreedy) {
   for (const double temperature : {1e-6, 1e-30, 1e-300, 5e-324}) {
     SCOPED_TRACE(temperature);
