@@ -301,9 +301,11 @@ struct UnitSize {
   std::int64_t outputs, rows;
 };
 
-UnitSize unit_size([[maybe_unused]] Way way) {
+UnitSize unit_size([[maybe_unused]] Way way, [[maybe_unused]] std::int64_t rows) {
 #if defined(KVCACHE_BF16_TILES)
-  if (way == Way::tiles) return {2 * cpu::kMatrixTile, 16 * cpu::kMatrixTile};
+  // Up to a tile of rows waits for its weights, and reads 16 streams of them faster than 32.
+  if (way == Way::tiles)
+    return {(rows <= cpu::kMatrixTile ? 1 : 2) * cpu::kMatrixTile, 16 * cpu::kMatrixTile};
 #endif
   return {kUnitOutputs, kUnitRows};
 }
@@ -337,7 +339,7 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
     const Weight& weight = to.projection->weight;
     const Way way = way_of(store_as, weight.dtype);
     used[static_cast<int>(way)] = true;
-    const UnitSize size = unit_size(way);
+    const UnitSize size = unit_size(way, rows);
     const std::int64_t row_blocks = (rows + size.rows - 1) / size.rows;
     parts.push_back({&to, way, size, row_blocks, units});
     units += (weight.rows + size.outputs - 1) / size.outputs * row_blocks;

@@ -22,7 +22,7 @@ namespace kvcache::cpu {
 
 inline constexpr std::int64_t kMatrixTile = 16;  ///< rows of weights or of x in a tile
 /// The weights of a few rows are asked for so many lines before they are multiplied.
-inline constexpr std::int64_t kLinesAhead = 8;
+inline constexpr std::int64_t kLinesAhead = 4;
 
 /// Asks Linux once for the right to use tiles, for all threads. Without it their first use ends the process.
 inline bool tiles_allowed() {
@@ -155,7 +155,7 @@ inline void multiply_in_tiles(const TileWeights& w, const std::byte* x, std::int
     const std::int64_t row_bytes = whole ? w.row_bytes : kLineBytes;
     if (!more_rows && whole) {  // so few rows wait for their weights; behind these lie the next unit's
       const std::int64_t ahead =
-          kLinesAhead * w.line_bytes + (line + kLinesAhead < w.lines ? 0 : 31 * row_bytes);
+          kLinesAhead * w.line_bytes + (line + kLinesAhead < w.lines ? 0 : (w.outputs - 1) * row_bytes);
       for (std::int64_t o = 0; o < w.outputs; ++o) __builtin_prefetch(weights + o * row_bytes + ahead);
     }
     _tile_loadd(4, weights, row_bytes);
