@@ -34,6 +34,19 @@ constexpr std::string_view kLastChunk = "0\r\n", kEmptyLine = "\r\n";
 template <int Name>
 using TcpOption = asio::detail::socket_option::integer<IPPROTO_TCP, Name>;
 
+/// Whether the client keeps the connection after the answer. Several fields count as one list (RFC 9110
+/// section 5.3); Boost.Beast's keep_alive() reads the first alone.
+bool keeps_connection(const HttpMessage& message) {
+  bool keeps = message.version() >= 11;
+  const auto [field, end] = message.equal_range(http::field::connection);
+  for (auto at = field; at != end; ++at) {
+    http::token_list options(at->value());
+    if (options.exists("close")) return false;
+    keeps = keeps || options.exists("keep-alive");
+  }
+  return keeps;
+}
+
 /// Bytes of the header and the trailers, which Boost.Beast keeps in one list of fields. Spaces around values
 /// are not counted.
 std::size_t bytes_of_fields(const HttpMessage& message) {
@@ -280,7 +293,7 @@ void HttpConnection::send_continue() {
 void HttpConnection::take_header() {
   const HttpMessage& message = parser_->get();
   version_ = message.version();
-  keep_ = message.keep_alive();
+  keep_ = keeps_connection(message);
   fault_ = why_no_request(message);
   request_ = request_of(message);
   parser_->eager(true);

@@ -293,7 +293,10 @@ TEST_F(AnHttpServer, ReadsThePathOfATarget) {
 TEST_F(AnHttpServer, KnowsWhenAConnectionEnds) {
   start();
   for (const char* request :
-       {"GET /echo HTTP/1.0\r\n\r\n", "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"}) {
+       {"GET /echo HTTP/1.0\r\n\r\n", "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: x, Close\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: x\r\nConnection: close\r\n\r\n",
+        "GET /echo HTTP/1.0\r\nConnection: keep-alive\r\nConnection: close\r\n\r\n"}) {
     HttpClient client = connect();
     client.send(request);
     const HttpResponse response = client.read_response();
@@ -302,8 +305,8 @@ TEST_F(AnHttpServer, KnowsWhenAConnectionEnds) {
     EXPECT_TRUE(client.ended_by_server());
   }
   HttpClient old = connect();
-  for (int round = 0; round < 2; ++round) {
-    old.send("GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  for (const char* fields : {"Connection: keep-alive\r\n", "Connection: x\r\nConnection: Keep-Alive\r\n"}) {
+    old.send(fmt::format("GET /echo HTTP/1.0\r\n{}\r\n", fields));
     EXPECT_EQ(old.read_response().headers.at("connection"), "keep-alive");
   }
 }
