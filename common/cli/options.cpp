@@ -317,7 +317,7 @@ constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-se
 
 /// Hints at no option that --serve refuses. Of two equally near names, one that the line takes comes first.
 InputError unknown_option(Step step, std::string_view name, std::string_view program, bool serves) {
-  std::vector<std::string_view> known;
+  std::vector<std::string_view> known{"--help", "--version"};
   for (const OptionSpec& spec : option_table) {
     const bool refused = serves && std::ranges::count(options_of_one_run, spec.name) > 0;
     if ((spec.steps & bit_of(step)) != 0 && !refused) known.push_back(spec.name);
@@ -344,6 +344,22 @@ InputError takes_no_value(std::string_view word) {
   const std::string_view name = word.substr(0, word.find('='));
   return InputError(fmt::format("{} takes no value, and {} is given; write {} alone", name,
                                 in_quotes(word.substr(name.size() + 1)), name));
+}
+
+/// The refusal of a word of a run that belongs to no option, with what was probably meant.
+/// @param seen          the options before it
+/// @param has_a_prompt  whether the line gives one
+InputError unexpected_word(std::string_view word, std::span<const std::string_view> seen, bool has_a_prompt) {
+  const std::string_view last = seen.empty() ? "" : seen.back();
+  std::string why = "no option takes it";
+  if (last == "--ids") {
+    why = "ids are one value, with commas between them: --ids 1,2,3";
+  } else if (!last.empty() && !takes_value(last)) {
+    why = fmt::format("{} takes no value", last);
+  } else if (last == "--prompt" || !has_a_prompt) {
+    why = "a prompt is one value, with quotes around its spaces: --prompt \"...\"";
+  }
+  return InputError(fmt::format("unexpected word {}: {}", in_quotes(word), why));
 }
 
 /// A dash, then a letter or a second dash. Such a word is never the value of the option before it: a
@@ -528,9 +544,8 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
         throw InputError(fmt::format("unexpected word {}: no option takes it{}", in_quotes(text),
                                      may_be_port ? "; a port is given as --port N" : ""));
       }
-      throw InputError(fmt::format(
-          "unexpected word {}: a prompt is one value, with quotes around its spaces: --prompt \"...\"",
-          in_quotes(text)));
+      throw unexpected_word(text, seen,
+                            is_given("--prompt") || is_given("--prompt-file") || is_given("--ids"));
     }
 
     const OptionSpec* const spec = find_option(name);

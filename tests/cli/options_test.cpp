@@ -210,7 +210,14 @@ TEST(Options, RefuseWordsThatBelongToNoOption) {
   EXPECT_EQ(refusal({""}),
             "unexpected word \"\": a prompt is one value, with quotes around its spaces: --prompt \"...\"");
   EXPECT_EQ(refusal({"--ids", "1", "-2"}),
-            "unexpected word \"-2\": a prompt is one value, with quotes around its spaces: --prompt \"...\"");
+            "unexpected word \"-2\": ids are one value, with commas between them: --ids 1,2,3");
+  EXPECT_EQ(refusal({"--json", "true"}), "unexpected word \"true\": --json takes no value");
+  EXPECT_EQ(refusal({"--prompt", "a", "--ignore-eos", "false"}),
+            "unexpected word \"false\": --ignore-eos takes no value");
+  EXPECT_EQ(refusal({"--ids=1", "--tokens", "5", "6"}), "unexpected word \"6\": no option takes it");
+  EXPECT_EQ(
+      refusal({"--tokens", "5", "hello"}),
+      "unexpected word \"hello\": a prompt is one value, with quotes around its spaces: --prompt \"...\"");
 }
 
 TEST(Options, NameThePortOnlyForANumberThatMayBeMeantAsOne) {
@@ -391,6 +398,7 @@ TEST(Options, SuggestTheNearestNameForAnUnknownOne) {
 TEST(Options, TakeTwoExchangedLettersForOneTypingError) {
   EXPECT_EQ(refusal({"--serve", "--prot", "5080"}, Step::prefix_cache),
             "unknown option \"--prot\"; did you mean --port?");
+  EXPECT_EQ(refusal({"--versio"}), "unknown option \"--versio\"; did you mean --version?");
   EXPECT_EQ(refusal({"--tpo-k=5"}), "unknown option \"--tpo-k\"; did you mean --top-k?");
   EXPECT_EQ(refusal({"--tkoesn", "5"}), "unknown option \"--tkoesn\"; did you mean --tokens?");
 }
