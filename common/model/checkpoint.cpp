@@ -53,7 +53,8 @@ std::map<std::string, std::set<std::string>> read_index(const fs::path& index) {
   for (const auto& [tensor, shard] : map->items()) {
     const std::string name = shard.is_string() ? shard.get<std::string>() : "";
     // A name, not a path: a downloaded index must not reach outside its folder.
-    if (!name.ends_with(".safetensors") || name.find_first_of("/\\") != std::string::npos)
+    if (!name.ends_with(".safetensors") ||
+        name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
       throw InputError(
           fmt::format("{}: tensor {} is in {}; it must be the name of a .safetensors file in the "
                       "same folder",

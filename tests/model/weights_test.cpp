@@ -479,9 +479,9 @@ TEST_F(LoadWeights, RefusesATensorThatTwoShardsHold) {
 
 TEST_F(LoadWeights, RefusesShardsOutsideTheFolder) {
   const TestCheckpoint checkpoint(llama);
-  for (const json& shard :
-       {json("../model.safetensors"), json("/etc/passwd"), json("sub/model.safetensors"), json(".."),
-        json(""), json("..\\model.safetensors"), json("pytorch_model.bin"), json(7), json(nullptr)}) {
+  for (const json& shard : {json("../model.safetensors"), json("/etc/passwd"), json("sub/model.safetensors"),
+                            json(".."), json(""), json("..\\model.safetensors"), json("pytorch_model.bin"),
+                            json(std::string("x\0.safetensors", 14)), json(7), json(nullptr)}) {
     json index = checkpoint.save_sharded(folder_.path(), 2);
     index["weight_map"]["lm_head.weight"] = shard;
     write_file(folder_ / "model.safetensors.index.json", index.dump());
