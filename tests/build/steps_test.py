@@ -487,6 +487,16 @@ class StepsScript(unittest.TestCase):
             self.assertEqual((self.folder / "read").read_text(), 4 * "a text;")
         self.assertEqual(self.files("tmp"), [])
 
+    def test_compare_names_a_copied_prompt_as_the_user_does(self):
+        self.program("step1_no_cache", 'while [ "$1" != --prompt-file ]; do shift; done\n'
+                                       'echo "error: --prompt-file $2: byte 1 is a NUL" >&2; exit 2')
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        process = self.start("compare", "--prompt-file", fifo)
+        fifo.write_text("a text;")
+        self.assertEqual(process.communicate(timeout=300), ("", f"error: --prompt-file {fifo}: byte 1 is a NUL\n"))
+        self.assertEqual(process.returncode, 2)
+
     def test_compare_refuses_one_pipe_for_two_prompts(self):
         fifo = self.folder / "fifo"
         os.mkfifo(fifo)
