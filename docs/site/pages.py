@@ -16,6 +16,7 @@ CHAPTERS = [
     "docs/beyond.md",
     "docs/copying.md",
     "docs/usage.md",
+    "docs/performance.md",
     "docs/articles.md",
     "docs/plots/README.md",
     "docs/trace.md",

@@ -23,7 +23,7 @@ constexpr const char* kNote =
     "GB/s and FLOP/s count each byte and each operation that is needed once. 'of ...' is the share of the "
     "device's best rate, measured in this process: reading, copying, multiply-adds in registers. Where "
     "memory is the subject, more data than the caches hold take turns, like the layers of a model. cpu: "
-    "float32 arithmetic on all threads. Scatter and gather run on one thread, and are "
+    "as the steps compute, on all threads. Scatter and gather run on one thread, and are "
     "compared with a copy on one. Time is the median call, and figures 'at median' come from it. IQR % is "
     "the distance between the calls' quartiles, in percent of the median. The column CPU says nothing. "
     "cpu/read, copy and multiply_add are the fastest of many stretches, so on a busy machine the shares of "

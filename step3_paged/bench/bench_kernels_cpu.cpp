@@ -113,8 +113,8 @@ void limit(benchmark::State& state, Machine& machine, double (Machine::*rate)(),
   state.counters[unit] = per_second * 1e-9;
 }
 
-/// y = x W^T. Must be computed: a multiplication and an addition for each row and weight. Must move, for one
-/// row: the weights.
+/// y = x W^T, x in the type of W. Must be computed: a multiplication and an addition for each row and weight.
+/// Must move, for one row: the weights.
 void product(benchmark::State& state, Machine& machine, std::int64_t rows, std::int64_t in, std::int64_t out,
              DType dtype) {
   const std::vector<float> x(static_cast<std::size_t>(rows * in), 0.01F);
@@ -123,7 +123,7 @@ void product(benchmark::State& state, Machine& machine, std::int64_t rows, std::
   const double seconds = measure(state, kTurnBytes / bytes, [&](std::int64_t turn) {
     const Projection projection{{dtype, out, in, machine.data() + turn * bytes}, {}};
     const MatmulOutput to{&projection, y.data(), out};
-    matmul(x.data(), in, rows, {&to, 1}, DType::f32, machine.threads);
+    matmul(x.data(), in, rows, {&to, 1}, dtype, machine.threads);
   });
   if (rows == 1)
     return report_bytes(state, static_cast<double>(bytes) / seconds, "of read", machine.read_rate());
