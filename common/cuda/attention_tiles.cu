@@ -5,7 +5,10 @@
 ///
 /// A decoding row longer than 256 positions comes here in parts, one thread block each: the host has cut it
 /// (`split_length` in attention_work.h), `write` stores a part, and `merge_parts` makes the row of them.
-/// Chapter: step3_paged/README.md.
+///
+/// Decode of 64 sequences after 4,096 positions reads 1,210 GB/s of K and V, the first rung 47 (16 and 8
+/// heads of 128, bf16, H100: docs/results/2026-11-28-h100-cuda.md). This times both: build/bin/bench_kernels
+/// --benchmark_filter='cuda/(decode|prefill)'. Chapter: step3_paged/README.md.
 #include "common/cuda/attention_merge.cuh"
 
 namespace kvcache::cuda {
