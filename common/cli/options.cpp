@@ -322,7 +322,7 @@ InputError unknown_option(Step step, std::string_view name, std::string_view pro
     const bool refused = serves && std::ranges::count(options_of_one_run, spec.name) > 0;
     if ((spec.steps & bit_of(step)) != 0 && !refused) known.push_back(spec.name);
   }
-  std::ranges::stable_partition(known, [serves](std::string_view option) {
+  std::stable_partition(known.begin(), known.end(), [serves](std::string_view option) {
     return (std::ranges::count(options_of_serving, option) > 0) == serves;
   });
   return kvcache::unknown_option(name, known, program);

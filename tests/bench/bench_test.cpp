@@ -209,7 +209,7 @@ TEST(BenchPrograms, HelpAndVersionTakeNoValue) {
         "bench_step2_flat_cache", "bench_step3_paged", "bench_step4_prefix_cache", "compare_benchmarks"}) {
     for (const std::string flag : {"--help", "-h"})
       expect_refusal(program, {flag + "=x"}, 2,
-                     {flag + " takes no value, and \"x\" is given; write " + flag});
+                     {fmt::format("{0} takes no value, and \"x\" is given; write {0}", flag)});
   }
   expect_refusal("bench_step3_paged", {"--version=x"}, 2, {"--version takes no value, and \"x\" is given"});
 }

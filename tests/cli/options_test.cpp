@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "fmt/format.h"
 #include "tests/support/files.h"
 
 namespace kvcache {
@@ -444,7 +445,7 @@ TEST(Options, RefuseAValueForAFlag) {
   for (const Step step : {Step::no_cache, Step::flat_cache, Step::paged, Step::prefix_cache}) {
     for (const std::string flag : {"--version", "--help", "-h"})
       EXPECT_EQ(refusal({flag + "=x"}, step),
-                flag + " takes no value, and \"x\" is given; write " + flag + " alone");
+                fmt::format("{0} takes no value, and \"x\" is given; write {0} alone", flag));
   }
 }
 
