@@ -85,9 +85,11 @@ inline void write_pairs(const float* x, std::int64_t stride, std::int64_t rows, 
 
 /// What the instruction LDTILECFG reads: the shape of each tile.
 struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
+  std::uint8_t palette = 1;          ///< the only one that has tiles
+  std::uint8_t start_row = 0;        ///< where an interrupted instruction goes on
+  std::uint8_t reserved[14] = {};    ///< zeros
+  std::uint16_t row_bytes[16] = {};  ///< of each tile
+  std::uint8_t rows[16] = {};        ///< of each tile
 };
 
 /// Up to 32 rows of weights, as tiles load them.

@@ -15,6 +15,7 @@ class ReservedMemory {
   /// @param of  the bytes of all K and V that were asked for, of which these may be a half
   /// @throws RunError naming `of` when the system does not give the address space.
   ReservedMemory(std::int64_t bytes, std::int64_t of);
+  /// All that was asked for.
   explicit ReservedMemory(std::int64_t bytes) : ReservedMemory(bytes, bytes) {}
 
   /// The first byte, aligned to a page. What was never written reads as zero.
