@@ -124,7 +124,7 @@ class WalkThrough {
   std::string shown(std::int32_t id) const {
     if (!program_.tokenizer) return fmt::format("{}", id);
     std::string text;
-    for (const char byte : program_.tokenizer->decode({&id, 1})) {
+    for (const char byte : text_of_token(*program_.tokenizer, id)) {
       text += byte == '\n' ? "\\n" : byte == '\t' ? "\\t" : std::string(1, byte);
     }
     return "'" + text + "'";

@@ -42,15 +42,6 @@ std::vector<std::int32_t> made_up_ids(std::int64_t vocab_size) {
   return ids;
 }
 
-/// The text of one token, or "token N" where tokenizer.json's decoder fails.
-std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
-  try {
-    return tokenizer.decode({&id, 1}, /*skip_special=*/false);
-  } catch (const RunError&) {
-    return fmt::format("token {}", id);
-  }
-}
-
 /// Notes what the writer of a text may not expect: bytes without a token, a doubled special token.
 void add_notes(Program& program, const Encoding& encoding, const std::string& name) {
   if (encoding.bytes_left_out > 0)
@@ -354,6 +345,14 @@ std::string failure_of(const Report& report, std::int64_t samples) {
 }
 
 }  // namespace
+
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
+  try {
+    return tokenizer.decode({&id, 1}, /*skip_special=*/false);
+  } catch (const RunError&) {
+    return fmt::format("token {}", id);
+  }
+}
 
 Program load_program(Step step, Options options) {
   Program program{.step = step,

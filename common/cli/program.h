@@ -58,6 +58,9 @@ using MakeCache = std::function<Cache(const Program&)>;
 /// readers of config, weights and tokenizer do. RunError when the device is missing.
 Program load_program(Step step, Options options);
 
+/// The text of one token, special or not, or "token N" where tokenizer.json's decoder fails.
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id);
+
 /// Adds the default prompts of `--demo`: four of different lengths, three with the same beginning.
 void add_demo_prompts(Options& options);
 

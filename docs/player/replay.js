@@ -615,7 +615,8 @@ function arrivalWords({ sequence, first, length, hits }, event, before) {
   const places = []
   if (inPool.length > 0) places.push(blocksNamed(inPool))
   if (inPool.length < hits.length) places.push("the host tier")
-  return `${arrival} The first ${first} are found in ${listed(places)}; ${length - first} must be computed.`
+  const found = first === 1 ? "first is" : `first ${first} are`
+  return `${arrival} The ${found} found in ${listed(places)}; ${length - first} must be computed.`
 }
 
 function growthWords(running) {

@@ -326,5 +326,11 @@ TEST(Step3Program, DemoDrawsTheBlockTables) {
   EXPECT_NE(result.out.find("slot = block * 4 + offset"), std::string::npos) << result.out;
 }
 
+TEST(Step3Program, DemoShowsSpecialTokens) {
+  const ProgramResult result = run_step(kStep, {"--ids", "0,5,0", "--tokens", "1", "--demo"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("block 0   '<|endoftext|>' "), std::string::npos) << result.out;
+}
+
 }  // namespace
 }  // namespace kvcache
