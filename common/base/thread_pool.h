@@ -60,9 +60,10 @@ class ThreadPool {
 
   // The current run. Only a thread that has taken a task, and not yet reported it, reads the fields below
   // `tasks_left_`; the run does not end before. What all threads write lies on cache lines of its own.
-  alignas(64) std::atomic<std::int64_t> tasks_left_{
-      0};  // not yet taken; below zero when threads asked for more
-  alignas(64) std::atomic<std::int64_t> unfinished_{0};  // not yet reported
+  /// Not yet taken; below zero when threads asked for more.
+  alignas(64) std::atomic<std::int64_t> tasks_left_{0};
+  /// Not yet reported.
+  alignas(64) std::atomic<std::int64_t> unfinished_{0};
   alignas(64) std::int64_t count_ = 0;
   const void* task_ = nullptr;
   Call call_ = nullptr;
