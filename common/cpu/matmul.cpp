@@ -1,8 +1,8 @@
 /// @file
 /// See matmul.h. A lone row reads the weights from memory straight into registers. Several rows share the
 /// weights: a unit's weights are copied into lines, widened where they must be, and multiplied with all rows
-/// of the unit, tile by tile. Matrix tiles take the weights of up to 32 rows as they lie in memory, and copies
-/// for more.
+/// of the unit, tile by tile. Matrix tiles take the weights of up to 32 rows as they lie in memory, and
+/// copies for more.
 #include "common/cpu/matmul.h"
 
 #include <algorithm>
