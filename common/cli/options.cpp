@@ -269,6 +269,8 @@ const OptionSpec option_table[] = {
      [](Options& options, const Given& given) { options.max_batch_tokens = whole_number(given, 1, largest_count); }},
     {"--max-waiting", "N", serving, "requests that wait at most; one more gets 429 (default: 1024)", steps_2_to_4,
      [](Options& options, const Given& given) { options.max_waiting = whole_number(given, 0, 65536); }},
+    {"--log-trace", "FILE", serving, "log times, lengths and block hashes of requests; replaces the file", steps_2_to_4,
+     [](Options& options, const Given& given) { options.log_trace = some_text(given); }},
 
     {"--json", "", output, "print the report as one JSON object and nothing else", every_step,
      [](Options& options, const Given&) { options.json = true; }},
@@ -312,8 +314,8 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
 constexpr std::string_view options_of_one_run[] = {
     "--prompt", "--prompt-file", "--ids",     "--tokens", "--ignore-eos", "--temperature", "--top-k",
     "--top-p",  "--seed",        "--samples", "--json",   "--logits",     "--trace",       "--demo"};
-constexpr std::string_view options_of_serving[] = {"--host", "--port", "--max-sequences",
-                                                   "--max-batch-tokens", "--max-waiting"};
+constexpr std::string_view options_of_serving[] = {
+    "--host", "--port", "--max-sequences", "--max-batch-tokens", "--max-waiting", "--log-trace"};
 
 /// Hints at no option that --serve refuses. Of two equally near names, one that the line takes comes first.
 InputError unknown_option(Step step, std::string_view name, std::string_view program, bool serves) {
@@ -454,6 +456,10 @@ void refuse_contradictions(const Options& options) {
   if (options.trace == "-")
     throw InputError(
         "--trace - names no file, and stdout is for the report; give a file: --trace trace.jsonl");
+  if (options.log_trace == "-")
+    throw InputError(
+        "--log-trace - names no file, and stdout is for the server's address; give a file: --log-trace "
+        "traffic.jsonl");
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ struct Options {
   std::optional<std::int64_t> max_batch_tokens;  ///< rows of a pass at most; none: what suits the device
   std::int64_t max_sequences = 16;               ///< running at a time
   std::int64_t max_waiting = 1024;               ///< requests that wait for a place at most
+  std::string log_trace;                         ///< the file for the trace of the requests; empty: none
   // step 2
   std::optional<std::int64_t> max_seq_len;  ///< positions reserved per sequence; none: the model's limit
   // steps 3 and 4

@@ -94,11 +94,17 @@ bool is_of_the_model(const std::string& name) {
          name == "model.safetensors.index.json" || name.ends_with(".safetensors");
 }
 
+/// A file that a run writes, and the option that names it.
+struct TraceFile {
+  std::string_view option;
+  const std::string& name;
+};
+
 /// A new trace must not get the name of a file of the model: later runs would read it. A link counts as what
 /// it leads to.
-void refuse_name_of_the_model(const Options& options) {
+void refuse_name_of_the_model(const TraceFile& trace, const Options& options) {
   constexpr int most_links = 40;  // as the system follows them
-  std::filesystem::path file = options.trace;
+  std::filesystem::path file = trace.name;
   std::error_code error;
   for (int links = 0; links < most_links && std::filesystem::is_symlink(file, error); ++links)
     file = file.parent_path() / std::filesystem::read_symlink(file, error);
@@ -107,25 +113,22 @@ void refuse_name_of_the_model(const Options& options) {
       !std::filesystem::equivalent(folder, model_folder(options), error))
     return;
   throw InputError(
-      fmt::format("--trace would write \"{}\", which runs read as a file of the model; give another file",
-                  options.trace));
+      fmt::format("{} would write \"{}\", which runs read as a file of the model; give another file",
+                  trace.option, trace.name));
 }
 
-/// A trace replaces its file, so the file must be none that this run reads, and not the one that gets stdout.
-/// Weights are mapped, and cutting off a mapped file ends the run with a signal. A link to a file counts as
-/// the file.
-/// @throws InputError that names the file and says what it is.
-void check_trace_replaces_nothing(const Options& options) {
+/// Weights are mapped, and cutting off a mapped file ends the run with a signal.
+void check_trace_replaces_nothing(const TraceFile& trace, const Options& options) {
   std::error_code error;
-  if (options.trace.empty()) return;
-  if (!std::filesystem::exists(options.trace, error)) return refuse_name_of_the_model(options);
+  if (trace.name.empty()) return;
+  if (!std::filesystem::exists(trace.name, error)) return refuse_name_of_the_model(trace, options);
   // A pipe or a device is not replaced.
-  if (!std::filesystem::is_regular_file(options.trace, error)) return;
+  if (!std::filesystem::is_regular_file(trace.name, error)) return;
   const auto refuse_if_same = [&](const std::filesystem::path& input, const std::string& place) {
     std::error_code differs;  // a file that cannot be looked at is another one: the trace could be
-    if (std::filesystem::equivalent(options.trace, input, differs))
-      throw InputError(
-          fmt::format("--trace would replace \"{}\", which is {}; give another file", options.trace, place));
+    if (std::filesystem::equivalent(trace.name, input, differs))
+      throw InputError(fmt::format("{} would replace \"{}\", which is {}; give another file", trace.option,
+                                   trace.name, place));
   };
   refuse_if_same("/dev/stdout", "stdout");
   for (const Prompt& prompt : options.prompts) {
@@ -354,6 +357,11 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t id) {
   }
 }
 
+void check_traces_replace_nothing(const Options& options) {
+  check_trace_replaces_nothing({"--trace", options.trace}, options);
+  check_trace_replaces_nothing({"--log-trace", options.log_trace}, options);
+}
+
 Program load_program(Step step, Options options) {
   Program program{.step = step,
                   .options = std::move(options),
@@ -368,7 +376,7 @@ Program load_program(Step step, Options options) {
                   .requests = {},
                   .pinned_prefix = {}};
   const Options& given = program.options;
-  check_trace_replaces_nothing(given);
+  check_traces_replace_nothing(given);
   refuse_a_pipe_given_twice(given.prompts);
   read_prompt_files(program.options.prompts);
   program.gpu = choose_gpu(given.device);

@@ -52,6 +52,11 @@ struct Cache {
 /// How a step makes its cache for a program.
 using MakeCache = std::function<Cache(const Program&)>;
 
+/// Checks the files that --trace and --log-trace name: each replaces its file, so the file must be none that
+/// this run reads, and not the one that gets stdout. A link to a file counts as the file.
+/// @throws InputError that names the file and says what it is.
+void check_traces_replace_nothing(const Options& options);
+
 /// Loads what `options` ask for and checks every prompt.
 /// @throws InputError for a prompt file that cannot be read; a prompt that is empty, too long for the
 /// context, or has an id outside the vocabulary; a trace that would replace a file that is read; and as the

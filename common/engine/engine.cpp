@@ -327,6 +327,7 @@ void Engine::end(Sample& sample, const std::string& reason, GenerationEvent even
 void Engine::tell_end(Sample& sample, GenerationEvent event) {
   Generation& generation = sample.generation;
   scheduler_.remove(sample);
+  event.admitted = generation.admitted.has_value();
   if (generation.open == 1) {
     const Clock::time_point now = Clock::now();
     if (generation.began) {

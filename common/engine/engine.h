@@ -69,6 +69,7 @@ struct GenerationEvent {
   /// there is no memory for it. Empty: the engine has failed.
   std::string error = {};
   std::optional<GenerationSummary> summary = {};  ///< with the last event of the request
+  bool admitted = false;  ///< with a finish_reason: the request was admitted, so some of it was computed
 };
 
 /// Called by the engine's thread: must not throw, wait, or call the engine.

@@ -65,8 +65,10 @@ struct GenerationServer::ReadBody {
 /// An answer in the making: turns the engine's events of a request into what its client is sent.
 class GenerationServer::Answering {
  public:
-  Answering(Exchange exchange, AskedGeneration& asked)
+  /// @param logged  nullptr: the request is not logged
+  Answering(Exchange exchange, AskedGeneration& asked, std::unique_ptr<LoggedRequest> logged)
       : exchange_(std::move(exchange)),
+        logged_(std::move(logged)),
         form_(std::move(asked.form)),
         stream_(asked.stream),
         outputs_(static_cast<std::size_t>(asked.request.samples)) {}
@@ -76,6 +78,8 @@ class GenerationServer::Answering {
       if (const auto answering = weak.lock()) answering->send_waiting();
     });
   }
+
+  LoggedRequest* logged() const { return logged_.get(); }
 
   void hear(const GenerationEvent& event) {
     if (done_ || exchange_->departed()) return;
@@ -153,6 +157,7 @@ class GenerationServer::Answering {
   }
 
   Exchange exchange_;
+  std::unique_ptr<LoggedRequest> logged_;
   std::unique_ptr<AnswerForm> form_;
   bool stream_, begun_ = false, done_ = false;
   std::vector<GeneratedOutput> outputs_;  // [samples]
@@ -186,9 +191,10 @@ void GenerationServer::wait() {
 }
 
 void GenerationServer::serve(EngineThread& engine, const ServedModel& model,
-                             const std::function<void()>& on_ready) {
+                             const std::function<void()>& on_ready, TraceLog* log) {
   http_.post([&] {
     engine_ = &engine;
+    log_ = log;
     model_ = model;
     model_.stop = stop_reading_.get_token();
     on_ready();
@@ -339,7 +345,9 @@ void GenerationServer::take_read(const Exchange& exchange, ReadBody& body,
 void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
                               Engine::Clock::time_point arrived) {
   if (exchange->departed()) return;
-  const auto answering = std::make_shared<Answering>(exchange, asked);
+  std::unique_ptr<LoggedRequest> logged;
+  if (log_ != nullptr) logged = std::make_unique<LoggedRequest>(log_->arrived(asked.request, arrived));
+  const auto answering = std::make_shared<Answering>(exchange, asked, std::move(logged));
   answering->listen_to(answering);
   if (answering_.size() == answering_.capacity())  // not each time: there may be thousands
     std::erase_if(answering_, [](const auto& other) { return other.expired(); });
@@ -347,6 +355,8 @@ void GenerationServer::submit(const Exchange& exchange, AskedGeneration asked,
   // The engine's thread calls this; the event is handled on the server's thread.
   const auto tell = [this, answering](const GenerationEvent& event) {
     http_.post([this, answering, event] {
+      // First, so that whoever has an answer finds its line.
+      if (answering->logged() != nullptr) log_->hear(event, *answering->logged());
       answering->hear(event);
       if (event.finish_reason == "error" && event.error.empty())
         note_failure(engine_->status(milliseconds(0)).failure);

@@ -20,6 +20,7 @@
 #include "common/server/http_limits.h"
 #include "common/server/http_server.h"
 #include "common/server/pace.h"
+#include "common/server/trace_log.h"
 #include "common/server/unread_requests.h"
 
 namespace boost::asio {
@@ -53,8 +54,10 @@ class GenerationServer {
   /// still be in a pass.
   /// @param engine    ends before this server does, since its listeners use the server
   /// @param on_ready  called when requests are taken
+  /// @param log       where requests that have ended are logged; outlives this server. nullptr: nowhere
   /// @throws RunError if the engine has failed.
-  void serve(EngineThread& engine, const ServedModel& model, const std::function<void()>& on_ready);
+  void serve(EngineThread& engine, const ServedModel& model, const std::function<void()>& on_ready,
+             TraceLog* log = nullptr);
   /// Takes no more requests, lets those in progress end for a while, cancels the rest, and ends the server.
   /// Any thread may call it.
   void end();
@@ -90,6 +93,7 @@ class GenerationServer {
   // From here on for the server's thread alone. Readers use model_ too, which does not change any more then.
   EngineThread* engine_ = nullptr;  // nullptr: the model is being loaded
   ServedModel model_;
+  TraceLog* log_ = nullptr;
   bool ending_ = false;
   std::string failure_;
   std::uint64_t requests_ = 0;

@@ -13,11 +13,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "common/base/error.h"
 #include "common/server/generation_server.h"
+#include "common/server/trace_log.h"
 #include "fmt/format.h"
 
 namespace kvcache {
@@ -72,7 +74,12 @@ int run_server(Step step, const Options& options, const MakeCache& make_cache) {
   settings.host = options.host;
   settings.port = options.port;
   const std::string name = name_of_model(options);
+  std::optional<TraceLog> log;
   GenerationServer server(settings, name);
+  if (!options.log_trace.empty()) {
+    check_traces_replace_nothing(options);
+    log.emplace(options.log_trace, options.block_size, options.salt);
+  }
 
   Program program = load_program(step, options);
   const Cache cache = make_cache(program);
@@ -82,6 +89,13 @@ int run_server(Step step, const Options& options, const MakeCache& make_cache) {
                  .max_sequences = options.max_sequences,
                  .preempt_every = options.debug_preempt_every});
   if (!program.pinned_prefix.empty()) engine.pin(program.pinned_prefix);
+  if (log) {
+    log->replace_file();
+    program.notes.push_back(
+        fmt::format("logging a trace of blocks of {} tokens to {}; replay it with ./steps replay {} "
+                    "--trace-block {}",
+                    options.block_size, options.log_trace, options.log_trace, options.block_size));
+  }
   print_notes(program, cache);
   EngineThread thread(engine, max_requests);
   const ServedModel model{name,
@@ -90,11 +104,12 @@ int run_server(Step step, const Options& options, const MakeCache& make_cache) {
                           cache.manager.get(),
                           options.max_sequences,
                           !options.no_special_tokens};
-  server.serve(thread, model, [&] {
+  const auto tell_address = [&] {
     const std::string line = fmt::format("listening on {}\n", server.address());
     if (write(STDOUT_FILENO, line.data(), line.size()) != std::ssize(line))
       fmt::print(stderr, "note: stdout cannot be written ({}); {}", std::strerror(errno), line);
-  });
+  };
+  server.serve(thread, model, tell_address, log ? &*log : nullptr);
   // All clients are answered. A pass may take long, and no client waits for it any more.
   if (!thread.wait_until_idle(kLastPass)) std::_Exit(0);
   return 0;

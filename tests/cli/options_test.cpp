@@ -493,18 +493,26 @@ TEST(Options, ServeWhereTheyAreTold) {
   EXPECT_EQ(defaults.max_sequences, 16);
   EXPECT_EQ(defaults.max_batch_tokens, std::nullopt) << "fitting the device";
   EXPECT_EQ(defaults.max_waiting, 1024);
-  const Options given = parse({"--serve", "--host", "0.0.0.0", "--port", "0", "--max-sequences", "64",
-                               "--max-batch-tokens", "512", "--max-waiting", "0", "--num-blocks", "9"},
-                              Step::paged);
+  EXPECT_EQ(defaults.log_trace, "");
+  const Options given =
+      parse({"--serve", "--host", "0.0.0.0", "--port", "0", "--max-sequences", "64", "--max-batch-tokens",
+             "512", "--max-waiting", "0", "--log-trace", "file", "--num-blocks", "9"},
+            Step::paged);
   EXPECT_EQ(given.host, "0.0.0.0");
   EXPECT_EQ(given.port, 0);
   EXPECT_EQ(given.max_sequences, 64);
   EXPECT_EQ(given.max_batch_tokens, 512);
   EXPECT_EQ(given.max_waiting, 0);
+  EXPECT_EQ(given.log_trace, "file");
   EXPECT_EQ(refusal({"--serve", "--port", "65536"}, Step::paged),
             "--port must be a whole number from 0 to 65535 in plain digits, not \"65536\"");
   EXPECT_EQ(refusal({"--serve", "--max-waiting", "-1"}, Step::paged),
             "--max-waiting must be a whole number from 0 to 65536 in plain digits, not \"-1\"");
+  EXPECT_EQ(refusal({"--serve", "--log-trace="}, Step::paged),
+            "--log-trace must be a text that is not empty, not \"\"");
+  EXPECT_EQ(refusal({"--serve", "--log-trace", "-"}, Step::paged),
+            "--log-trace - names no file, and stdout is for the server's address; give a file: --log-trace "
+            "traffic.jsonl");
   EXPECT_EQ(refusal({"--serve", "--max-sequences", "300"}, Step::paged), "accepted");
   EXPECT_EQ(
       refusal({"--serve", "--max-sequences", "300", "--max-batch-tokens", "256"}, Step::paged),
@@ -527,7 +535,8 @@ TEST(Options, OfOneRunAreNotThoseOfAServer) {
     line.emplace_back("--serve");
     EXPECT_TRUE(refusal(line, Step::prefix_cache).starts_with(words[0] + " and --serve exclude each other"));
   }
-  for (const char* option : {"--host", "--port", "--max-sequences", "--max-batch-tokens", "--max-waiting"})
+  for (const char* option :
+       {"--host", "--port", "--max-sequences", "--max-batch-tokens", "--max-waiting", "--log-trace"})
     EXPECT_EQ(refusal({option, "1"}, Step::prefix_cache), std::string(option) + " needs --serve");
 }
 

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "common/base/error.h"
@@ -168,7 +171,8 @@ class AGenerationServer : public testing::Test {
     std::promise<void> ready;
     serving_ = std::thread([this, model, &ready] {
       try {
-        server_->serve(*door_, model, [&ready] { ready.set_value(); });
+        server_->serve(
+            *door_, model, [&ready] { ready.set_value(); }, log_.get());
       } catch (const RunError& error) {
         failure_ = error.what();
       }
@@ -257,6 +261,24 @@ class AGenerationServer : public testing::Test {
     while (get("/metrics").body.find(line) == std::string::npos) std::this_thread::yield();
   }
 
+  /// Logs the requests from the next start on.
+  void log_requests() {
+    log_ = std::make_unique<TraceLog>(folder_ / "traffic.jsonl", kBlockSize, "");
+    log_->replace_file();
+  }
+  /// The lines of the log.
+  std::vector<Json> logged() const {
+    std::istringstream text(read_file(folder_ / "traffic.jsonl"));
+    std::vector<Json> lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+  /// Waits until the server has heard of so many ends of this kind.
+  void wait_for_ends(const std::string& reason, int count) const {
+    const std::string line = fmt::format("kvcache_outputs_total{{reason=\"{}\"}} {}\n", reason, count);
+    while (get("/metrics").body.find(line) == std::string::npos) std::this_thread::yield();
+  }
+
   /// Waits until so many requests wait: to be read, or to be admitted.
   void wait_until_waiting(int count) const {
     while (get("/health").json()["waiting"] != count) std::this_thread::yield();
@@ -279,6 +301,8 @@ class AGenerationServer : public testing::Test {
   static Transformer *model_, *lone_model_;
   static Tokenizer* tokenizer_;
   Gate gate_, reading_;
+  TemporaryFolder folder_;
+  std::unique_ptr<TraceLog> log_;  // none: nothing is logged
   std::unique_ptr<AskedCapacity> asked_;
   std::unique_ptr<GenerationServer> server_;
   std::unique_ptr<ServingCache> cache_;
@@ -431,6 +455,153 @@ TEST_F(AGenerationServer, TakesASaltWhereNothingIsShared) {
 
 // TK1, TK2, TK9: wild texts, in a stream and whole, with characters that come in parts and bytes that are no
 // characters.
+TEST_F(AGenerationServer, LogsARequestBeforeItsClientHasTheAnswer) {
+  for (const Kind kind : kAllKinds) {
+    log_requests();
+    start({.kind = kind});
+    generate({{"prompt_ids", made_up_ids(40)}, {"max_tokens", 5}, {"ignore_eos", true}});
+    ASSERT_EQ(logged().size(), 1U) << name_of(kind);
+    stream({{"prompt_ids", made_up_ids(41)}, {"max_tokens", 3}, {"ignore_eos", true}});
+    ASSERT_EQ(logged().size(), 2U) << name_of(kind);
+    generate({{"prompt_ids", made_up_ids(32)}, {"max_tokens", 0}});
+    ASSERT_EQ(logged().size(), 3U) << name_of(kind);
+    const Json first = logged()[0], second = logged()[1], third = logged()[2];
+    std::vector<std::string> names;
+    for (const auto& [name, value] : first.items()) names.push_back(name);
+    EXPECT_EQ(names, std::vector<std::string>({"hash_ids", "input_length", "output_length", "timestamp"}));
+    EXPECT_EQ(first["input_length"], 40);
+    EXPECT_EQ(first["output_length"], 5);
+    EXPECT_EQ(second["input_length"], 41);
+    EXPECT_EQ(second["output_length"], 3);
+    EXPECT_EQ(third["output_length"], 0) << "a prompt alone";
+    EXPECT_GE(first["timestamp"], 0);
+    EXPECT_GE(second["timestamp"], first["timestamp"]);
+    ASSERT_EQ(first["hash_ids"].size(), 3U);
+    for (const std::size_t block : {0U, 1U}) {
+      EXPECT_EQ(second["hash_ids"][block], first["hash_ids"][block]);
+      EXPECT_EQ(third["hash_ids"][block], first["hash_ids"][block]);
+    }
+    EXPECT_NE(second["hash_ids"][2], first["hash_ids"][2]);
+    EXPECT_EQ(third["hash_ids"].size(), 2U);
+    TearDown();
+  }
+}
+
+TEST_F(AGenerationServer, LogsEachSampleAndWhatEndedItsText) {
+  log_requests();
+  start();
+  const Json answer =
+      generate({{"prompt", kPrompt}, {"n", 3}, {"max_tokens", 20}, {"temperature", 2}, {"stop", {"e"}}});
+  std::multiset<std::size_t> expected, lengths;
+  for (const Json& sample : answer["samples"]) expected.insert(sample["ids"].size());
+  for (const Json& line : logged()) {
+    lengths.insert(line["output_length"].get<std::size_t>());
+    EXPECT_EQ(line["hash_ids"], logged()[0]["hash_ids"]);
+    EXPECT_EQ(line["timestamp"], logged()[0]["timestamp"]);
+    EXPECT_EQ(line["input_length"], 3);
+  }
+  EXPECT_EQ(lengths, expected);
+}
+
+TEST_F(AGenerationServer, LogsNoRequestThatItRefuses) {
+  log_requests();
+  start({.blocks = 4});
+  EXPECT_EQ(post({{"prompt_ids", made_up_ids(65)}, {"max_tokens", 1}}).status, 422) << "more than the pool";
+  EXPECT_EQ(post({{"prompt_ids", made_up_ids(5)}, {"max_tokens", -1}}).status, 400);
+  EXPECT_TRUE(logged().empty());
+}
+
+// What the engine computes: a system prompt is not put in front.
+TEST_F(AGenerationServer, LogsThePromptAsItIsBesideAPinnedPrefix) {
+  log_requests();
+  start({.pinned = made_up_ids(40)});
+  const Json found = generate({{"prompt_ids", made_up_ids(40)}, {"max_tokens", 1}});
+  EXPECT_GT(found["usage"]["cached_tokens"], 0);
+  generate({{"prompt_ids", made_up_ids(20, 1)}, {"max_tokens", 1}});
+  ASSERT_EQ(logged().size(), 2U);
+  EXPECT_EQ(logged()[0]["hash_ids"].size(), 3U);
+  EXPECT_EQ(logged()[1]["hash_ids"].size(), 2U);
+  EXPECT_EQ(logged()[1]["input_length"], 20);
+}
+
+// The engine is held before a pass, so that it is known where each client leaves.
+TEST_F(AGenerationServer, LogsWhatWasComputedForClientsThatLeave) {
+  log_requests();
+  start({.scheduler = {.max_batch_tokens = 64, .max_sequences = 1}});
+  gate_.close();
+  HttpClient in_its_output = open_stream({{"prompt_ids", made_up_ids(20)}, {"max_tokens", 200}}, 0);
+  HttpClient waits = open_stream({{"prompt_ids", made_up_ids(5)}, {"max_tokens", 200}}, 0);
+  wait_until_waiting(1);
+  gate_.let(2);
+  gate_.wait_for(3);
+  in_its_output.hang_up();
+  waits.hang_up();
+  wait_for_departures(2);
+  gate_.open();
+  wait_for_ends("cancelled", 2);
+  ASSERT_EQ(logged().size(), 1U) << "the other one was never admitted";
+  EXPECT_EQ(logged()[0]["input_length"], 20);
+  EXPECT_EQ(logged()[0]["output_length"], 3) << "the pass at the gate goes on";
+
+  gate_.close();
+  HttpClient in_its_prompt = open_stream({{"prompt_ids", made_up_ids(200)}, {"max_tokens", 9}}, 0);
+  gate_.let(1);
+  gate_.wait_for(2);
+  in_its_prompt.hang_up();
+  wait_for_departures(3);
+  gate_.open();
+  wait_for_ends("cancelled", 3);
+  ASSERT_EQ(logged().size(), 2U);
+  EXPECT_EQ(logged()[1]["input_length"], 200);
+  EXPECT_EQ(logged()[1]["output_length"], 0);
+}
+
+TEST_F(AGenerationServer, LogsManyRequestsAtOnceEachInALineOfItsOwn) {
+  constexpr int kClients = 24;
+  log_requests();
+  start({.blocks = 24});
+  std::vector<HttpClient> clients;
+  for (int n = 0; n < kClients; ++n) {
+    const Json body = {{"prompt_ids", made_up_ids(30 + n, n)}, {"max_tokens", n}, {"ignore_eos", true}};
+    clients.push_back(connect());
+    clients.back().send_request("POST", "/generate", body.dump());
+  }
+  for (HttpClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+  std::set<int> lengths;
+  for (const Json& line : logged()) {
+    lengths.insert(line["output_length"].get<int>());
+    EXPECT_EQ(line["input_length"], 30 + line["output_length"].get<int>());
+  }
+  EXPECT_EQ(lengths.size(), 0U + kClients);
+}
+
+// A reader of the log knows what a pool without end finds: the blocks at the prompt's beginning that an
+// earlier line has, but for the last token.
+TEST_F(AGenerationServer, LogsNumbersThatTellWhatTheCacheFinds) {
+  log_requests();
+  start({.blocks = 2'000});
+  std::vector<std::int64_t> found, expected;
+  for (int n = 0; n < 60; ++n) {
+    std::vector<std::int32_t> prompt = made_up_ids(1 + n * 29 % 90, n % 3);
+    for (int other = 0; other < n % 5; ++other) prompt.push_back(n + other);
+    const Json salt = n % 4 == 0 ? Json("alice") : Json(nullptr);
+    found.push_back(generate(
+        {{"prompt_ids", prompt}, {"max_tokens", 1}, {"cache_salt", salt}})["usage"]["cached_tokens"]);
+  }
+  std::set<std::uint64_t> seen;
+  for (const Json& line : logged()) {
+    const std::vector<std::uint64_t> numbers = line["hash_ids"];
+    const std::int64_t length = line["input_length"], most = (length - 1) / kBlockSize;
+    const auto full = numbers.begin() + length / kBlockSize;
+    const auto first_new =
+        std::find_if(numbers.begin(), full, [&](auto block) { return !seen.contains(block); });
+    expected.push_back(std::min<std::int64_t>(first_new - numbers.begin(), most) * kBlockSize);
+    seen.insert(numbers.begin(), full);
+  }
+  EXPECT_EQ(found, expected);
+  EXPECT_GT(*std::max_element(found.begin(), found.end()), 3 * kBlockSize);
+}
+
 TEST_F(AGenerationServer, StreamsTheSameTextInWholeCharacters) {
   start();
   for (int seed = 0; seed < 12; ++seed) {

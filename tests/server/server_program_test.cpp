@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "common/server/serve.h"
 #include "tests/support/files.h"
@@ -270,6 +271,121 @@ TEST(ServerProgram, SaysElsewhereWhereItListensIfStdoutCannotBeWritten) {
       read_file(notes).starts_with("note: stdout cannot be written (No space left on device); listening on "
                                    "http://127.0.0.1:"))
       << read_file(notes);
+}
+
+TEST(ServerProgram, LogsATraceOfItsRequests) {
+  for (const char* step : kSteps) {
+    const TemporaryFolder folder;
+    const std::string file = folder / "traffic.jsonl";
+    write_file(file, "of an earlier run\n");
+    ServerProgram server(step, {"--log-trace", file});
+    HttpClient client(server.wait_for_port());
+    client.post("/generate", {{"prompt_ids", std::vector<int>(33, 5)}, {"max_tokens", 2}});
+    client.post("/v1/completions", {{"prompt", "The wolf"}, {"max_tokens", 3}, {"ignore_eos", true}});
+    std::istringstream lines(read_file(file));
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line)) << step;
+    EXPECT_EQ(Json::parse(line)["hash_ids"].size(), 3U) << step << ", blocks of 16";
+    ASSERT_TRUE(std::getline(lines, line)) << step;
+    EXPECT_EQ(Json::parse(line)["output_length"], 3) << step;
+    EXPECT_FALSE(std::getline(lines, line)) << step << ": " << line;
+  }
+}
+
+TEST(ServerProgram, LogsBlocksOfTheCacheAndItsSalt) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "traffic.jsonl";
+  ServerProgram server("step4_prefix_cache", {"--log-trace", file, "--block-size", "8", "--salt", "house"});
+  HttpClient client(server.wait_for_port());
+  for (const Json& salt : {Json(nullptr), Json("house"), Json("alice")}) {
+    client.post("/generate",
+                {{"prompt_ids", std::vector<int>(33, 5)}, {"max_tokens", 1}, {"cache_salt", salt}});
+  }
+  std::istringstream text(read_file(file));
+  std::vector<Json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line)["hash_ids"]);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0].size(), 5U);
+  EXPECT_EQ(lines[0], lines[1]);
+  for (std::size_t block = 0; block < 5; ++block) EXPECT_NE(lines[0][block], lines[2][block]);
+}
+
+/// What a server with `arguments` prints on stderr until it listens; it then gets a request and ends.
+std::string notes_of(const std::string& step, const std::string& arguments) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(
+      "/bin/sh", {"-c",
+                  "cd \"$1\"; \"$0\" --serve --port 0 --device cpu " + arguments +
+                      " >address 2>notes & until grep -q 'listening on' address; do kill -0 $! || exit 9; "
+                      "done; kill $!; wait $!",
+                  std::string(BINARY_DIR) + "/" + step, folder.path()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return read_file(folder / "notes");
+}
+
+TEST(ServerProgram, SaysHowToReplayItsLog) {
+  EXPECT_EQ(notes_of("step2_flat_cache", "--log-trace a.jsonl"),
+            "note: logging a trace of blocks of 16 tokens to a.jsonl; replay it with ./steps replay a.jsonl "
+            "--trace-block 16\n");
+  EXPECT_EQ(notes_of("step3_paged", "--log-trace a.jsonl --block-size 32"),
+            "note: logging a trace of blocks of 32 tokens to a.jsonl; replay it with ./steps replay a.jsonl "
+            "--trace-block 32\n");
+  EXPECT_EQ(notes_of("step3_paged", ""), "");
+}
+
+TEST(ServerProgram, GoesOnWhereItsLogCannotBeWritten) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  ServerProgram server("step3_paged", {"--log-trace", "/dev/full"});
+  HttpClient client(server.wait_for_port());
+  for (int times = 0; times < 2; ++times)
+    EXPECT_EQ(client.post("/generate", {{"prompt", "The wolf"}, {"max_tokens", 2}}).status, 200);
+  server.send(SIGTERM);
+  EXPECT_EQ(server.wait_for_end(), 0);
+}
+
+TEST(ServerProgram, LogsToNoFileThatItReadsOrCannotWrite) {
+  const TemporaryFolder folder;
+  const CheckpointCopy model;
+  const auto refused = [&](const std::string& step, const std::string& file,
+                           const std::vector<std::string>& parts) {
+    expect_refusal(step, {"--serve", "--port", "0", "--model", model.path(), "--log-trace", file}, 2, parts);
+  };
+  for (const char* step : kSteps) {
+    refused(step, "/no/such/folder/log",
+            {"--log-trace cannot write \"/no/such/folder/log\": No such file or directory; give a file"});
+    const std::string weights = model / "model.safetensors", before = read_file(weights);
+    refused(step, weights, {"--log-trace would replace \"" + weights + "\"", "a file of the model in"});
+    EXPECT_TRUE(read_file(weights) == before);
+  }
+  std::filesystem::remove(model / "generation_config.json");
+  const std::string absent = model / "generation_config.json";
+  refused("step3_paged", absent, {"--log-trace would write \"" + absent + "\", which runs read"});
+  EXPECT_FALSE(std::filesystem::exists(absent));
+
+  // The file that gets stdout.
+  const std::string both = folder / "both";
+  const ProgramResult result =
+      run_program("/bin/sh", {"-c", "\"$0\" --serve --port 0 --log-trace \"$1\" >>\"$1\"",
+                              std::string(BINARY_DIR) + "/step3_paged", both});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "error: --log-trace would replace \"" + both + "\", which is stdout; give another file\n");
+}
+
+TEST(ServerProgram, KeepsTheLogOfAnEarlierRunWhereItRefusesToStart) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "traffic.jsonl";
+  write_file(file, "of an earlier run\n");
+  expect_refusal("step3_paged", {"--serve", "--port", "0", "--model", "/nowhere", "--log-trace", file}, 2,
+                 {"/nowhere"});
+  expect_refusal("step2_flat_cache",
+                 {"--serve", "--port", "0", "--max-seq-len", "1000000000000", "--log-trace", file}, 2,
+                 {"--max-seq-len"});
+  expect_refusal("step4_prefix_cache",
+                 {"--serve", "--port", "0", "--num-blocks", "1", "--system-prompt", std::string(300, 'x'),
+                  "--log-trace", file},
+                 2, {"the system prompt"});
+  EXPECT_EQ(read_file(file), "of an earlier run\n");
 }
 
 TEST(ServerProgram, NeedsAPortAndAnAddress) {

@@ -4,12 +4,14 @@
 // in destructors (nlohmann-json 3.11), and a destructor without memory ends the process.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
 
 #include "common/server/generation_server.h"
 #include "tests/support/failing_new.h"
+#include "tests/support/files.h"
 #include "tests/support/http_client.h"
 #include "tests/support/serving.h"
 
@@ -57,6 +59,34 @@ TEST(AnHttpServerWithoutMemory, GoesOnAndLeavesNoClientWaiting) {
   }
   EXPECT_GT(whole, 0);
   EXPECT_GT(lost, 0);
+}
+
+// A gap in a log would look like less traffic.
+TEST(ATraceLogWithoutMemory, EndsWithANoteInsteadOfLeavingOutALine) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "traffic.jsonl";
+  GenerationRequest request;
+  request.prompt_ids.assign(4'000, 5);  // a line that needs memory
+  int ended = 0;
+  for (int place = 0; place < kPlaces; ++place) {
+    TraceLog log(file, 4, "");
+    log.replace_file();
+    LoggedRequest first = log.arrived(request, {}), second = log.arrived(request, {});
+    const GenerationEvent end{.finish_reason = "length", .admitted = true};
+    testing::internal::CaptureStderr();
+    may_fail = true;
+    fails_in = place;
+    log.hear(end, first);
+    const bool has_failed = fails_in.exchange(-1) < 0;
+    may_fail = false;
+    log.hear(end, second);
+    const std::string note = testing::internal::GetCapturedStderr(), lines = read_file(file);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), has_failed ? 0 : 2) << place;
+    EXPECT_EQ(note.find("out of memory; no more requests are logged") != std::string::npos, has_failed);
+    ended += has_failed ? 1 : 0;
+  }
+  EXPECT_GT(ended, 0);
+  EXPECT_LT(ended, kPlaces);
 }
 
 /// A store at whose first pass the next allocation of the server's thread fails, or none from there on.
