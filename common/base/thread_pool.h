@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -13,9 +15,10 @@
 
 namespace kvcache {
 
-/// A fixed set of threads that share the tasks of one `run` at a time. A free thread takes the next task, and
-/// so does the caller. `run` waits for tasks, never for threads: on a busy machine, the tasks of a worker
-/// that the system has not scheduled are done by the others. (OpenMP's loops end in a barrier that waits for
+/// A fixed set of threads that share the tasks of one `run` at a time; the caller is one of them. Each thread
+/// has a share of the tasks, the same in every run of as many, and then takes tasks that others have not
+/// begun. `run` waits for tasks, never for threads: on a busy machine, the tasks of a worker that the system
+/// has not scheduled are done by the others. (OpenMP's loops end in a barrier that waits for
 /// every thread. On two cores shared with other programs, a pass of the tiny test models took 93 ms with
 /// OpenMP, and 0.4 ms on one thread.)
 class ThreadPool {
@@ -31,6 +34,12 @@ class ThreadPool {
   static int all_threads() { return usable_processors(); }
   /// Threads that work, including the calling one.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// The first task of `thread`'s share in a run of `count` tasks, which ends where the next thread's begins.
+  /// Thread 0 is the one that calls `run`.
+  std::int64_t first_of(int thread, std::int64_t count) const { return count * thread / threads(); }
+  /// From now on `thread` asks memory for `bytes` while it has nothing else to do, from the first line on.
+  void read_ahead(int thread, std::span<const std::byte> bytes);
 
   /// Calls `task(begin, end)` for pieces of [0, count) of at most `piece` each; otherwise as `run`.
   template <typename Task>
@@ -54,22 +63,35 @@ class ThreadPool {
   using Call = void (*)(const void* task, std::int64_t index);
 
   void run_erased(std::int64_t count, const void* task, Call call);
-  /// Takes and runs tasks of the current run until none is left.
-  void work();
-  void worker_loop();
+  /// What one thread has to itself. What different threads write lies on different cache lines.
+  struct Share {
+    // Written by the thread that calls `run`. Only a thread that has taken a task, and not yet reported it,
+    // reads `end` and the pool's `task_` and `call_`; the run does not end before.
+    alignas(64) std::atomic<std::int64_t> left{0};  ///< not yet taken; below zero when threads asked for more
+    std::int64_t end = 0;                           ///< one past the last task
+    std::atomic<const std::byte*> ahead{nullptr};   ///< what `read_ahead` was given last
+    std::atomic<std::int64_t> ahead_bytes{0};
+    // Written by the share's own thread.
+    alignas(64) std::atomic<std::int64_t> done{0};  ///< tasks of all runs so far
+    const std::byte* asked = nullptr;               ///< the last `ahead` that it has begun,
+    std::int64_t asked_bytes = 0;                   ///< and so much of it was asked for
+  };
 
-  // The current run. Only a thread that has taken a task, and not yet reported it, reads the fields below
-  // `tasks_left_`; the run does not end before. What all threads write lies on cache lines of its own.
-  /// Not yet taken; below zero when threads asked for more.
-  alignas(64) std::atomic<std::int64_t> tasks_left_{0};
-  /// Not yet reported.
-  alignas(64) std::atomic<std::int64_t> unfinished_{0};
-  alignas(64) std::int64_t count_ = 0;
+  /// Runs the tasks of a thread's share, then those that the others have not yet taken.
+  void work(std::size_t thread);
+  /// Whether all tasks of all runs are done.
+  bool all_done() const;
+  /// Asks memory for the next lines of what the thread reads ahead. @return false if there are none
+  static bool ask_ahead(Share& share);
+  void worker_loop(std::size_t thread);
+
+  std::vector<Share> shares_;    // by thread
+  std::int64_t handed_out_ = 0;  // tasks of all runs
   const void* task_ = nullptr;
   Call call_ = nullptr;
 
-  std::atomic<std::uint32_t> runs_{0};  // what sleeping workers wait on
-  std::atomic<int> sleeping_{0};
+  alignas(64) std::atomic<std::uint32_t> runs_{0};  // what idle workers wait on
+  alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

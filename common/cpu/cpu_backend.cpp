@@ -14,6 +14,14 @@
 namespace kvcache {
 namespace {
 
+/// Threads that wait ask memory for at most so many bytes of the next product's weights: a part of the
+/// second-level cache.
+constexpr std::int64_t kMostAhead = 512 << 10;
+/// They do not where a thread's share is smaller: it comes faster than the asking takes.
+constexpr std::int64_t kLeastAhead = 128 << 10;
+/// Nor do they with more rows: such a product is bound by its multiply-adds.
+constexpr std::int64_t kMostRowsAhead = 64;
+
 /// Rows begin on a cache line. They are not a multiple of 4 KiB apart: such rows compete for the same lines
 /// of the cache.
 std::int64_t padded_stride(std::int64_t cols) {
@@ -22,6 +30,38 @@ std::int64_t padded_stride(std::int64_t cols) {
 }
 
 }  // namespace
+
+void CpuBackend::expect(std::span<const ProductWeights> in_order) {
+  next_.clear();
+  for (std::size_t n = 0; n < in_order.size(); ++n)
+    next_[in_order[n][0].data] = in_order[(n + 1) % in_order.size()];
+}
+
+void CpuBackend::read_ahead_after(const Projection& projection, std::int64_t rows) {
+  const auto found = next_.find(projection.weight.data);
+  if (found == next_.end()) return;
+  const ProductWeights& next = found->second;
+  std::int64_t outputs = 0, bytes = 0;
+  for (const Weight& weight : next) {
+    outputs += weight.rows;
+    bytes += weight.rows * weight.cols * size_of(weight.dtype);
+  }
+  const bool worth = rows <= kMostRowsAhead && bytes >= kLeastAhead * threads_.threads();
+  for (int thread = 0; thread < threads_.threads(); ++thread) {
+    if (!worth) {
+      threads_.read_ahead(thread, {});
+      continue;
+    }
+    // All these weights multiply with the same x, so a thread's share of the outputs is its share of them.
+    std::int64_t output = threads_.first_of(thread, outputs);
+    std::int64_t share = threads_.first_of(thread + 1, outputs) - output;
+    auto weight = next.begin();
+    while (output >= weight->rows) output -= (weight++)->rows;
+    const std::int64_t row_bytes = weight->cols * size_of(weight->dtype);
+    share = std::min(kMostAhead, std::min(share, weight->rows - output) * row_bytes);
+    threads_.read_ahead(thread, {weight->data + output * row_bytes, static_cast<std::size_t>(share)});
+  }
+}
 
 void CpuBackend::resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) {
   matrix.rows = rows;
@@ -66,6 +106,7 @@ void CpuBackend::norm_and_project(const Matrix& x, const Norm& norm, std::span<c
   }
   resize(normed_, x.rows, x.cols);
   cpu::norm_rows(x, norm, activations_, threads_, normed_);
+  read_ahead_after(*products[0].projection, x.rows);
   matmul(normed_.row(0), normed_.stride, x.rows, outputs, activations_, threads_);
 }
 
@@ -79,6 +120,7 @@ void CpuBackend::norm_and_gate(const Matrix& x, const Norm& norm, const Projecti
 
 void CpuBackend::project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) {
   const MatmulOutput output{&projection, sum.row(0), sum.stride, /*add=*/true};
+  read_ahead_after(projection, x.rows);
   matmul(x.row(0), x.stride, x.rows, {&output, 1}, activations_, threads_);
 }
 

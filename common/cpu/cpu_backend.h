@@ -2,6 +2,7 @@
 /// The forward pass's arithmetic on the CPU. Chapter: step 1.
 #pragma once
 
+#include <unordered_map>
 #include <vector>
 
 #include "common/base/thread_pool.h"
@@ -17,6 +18,7 @@ class CpuBackend final : public Backend {
   /// @param activations  the type that stored results are rounded to; in memory they stay floats
   CpuBackend(DType activations, ThreadPool& threads) : activations_(activations), threads_(threads) {}
 
+  void expect(std::span<const ProductWeights> in_order) override;
   void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override;
   void norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) override;
@@ -30,11 +32,15 @@ class CpuBackend final : public Backend {
   std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override;
 
  private:
+  /// Lets threads that wait read the weights of the product after that of `rows` rows with `projection`.
+  void read_ahead_after(const Projection& projection, std::int64_t rows);
+
   DType activations_;
   ThreadPool& threads_;
-  Matrix normed_;                       // [rows, cols] what a product takes in
-  Matrix gate_, up_;                    // [rows, intermediate]
-  std::vector<float> cosines_, sines_;  // [rows, head_dim / 2] of the pass
+  std::unordered_map<const std::byte*, ProductWeights> next_;  // by the first weights of the one before
+  Matrix normed_;                                              // [rows, cols] what a product takes in
+  Matrix gate_, up_;                                           // [rows, intermediate]
+  std::vector<float> cosines_, sines_;                         // [rows, head_dim / 2] of the pass
 };
 
 }  // namespace kvcache

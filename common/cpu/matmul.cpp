@@ -222,7 +222,7 @@ void many_rows(const Rows& x, const Unit& unit, DType store_as) {
 /// x in bf16, in the order of matrix tiles: each sixteen rows lie together.
 Rows in_pairs(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
               std::vector<Line>& memory, ThreadPool& threads) {
-  constexpr std::int64_t kColsAtATime = 512;
+  constexpr std::int64_t kColsAtATime = 128;
   const std::int64_t lines = cpu::lines_for(LineKind::bf16, cols);
   const std::int64_t groups = (rows + cpu::kMatrixTile - 1) / cpu::kMatrixTile;
   const std::int64_t parts = (cols + kColsAtATime - 1) / kColsAtATime;
@@ -353,7 +353,7 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
 #if defined(KVCACHE_BF16_TILES)
   if (used[2]) x_rows[2] = in_pairs(x, x_stride, rows, cols, copies[2], threads);
 #endif
-  const auto multiply_unit = [&](std::int64_t index) {
+  threads.run(units, [&](std::int64_t index) {
     std::size_t which = parts.size() - 1;
     while (index < parts[which].first_unit) --which;
     const Part& part = parts[which];
@@ -376,13 +376,6 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, std::span<
 #endif
         break;
     }
-  };
-  // For a few rows a thread takes units whose weights lie behind each other.
-  const std::int64_t piece =
-      rows <= kFewRows ? std::max<std::int64_t>(1, units / (4 * static_cast<std::int64_t>(threads.threads())))
-                       : 1;
-  threads.run_pieces(units, piece, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t index = begin; index < end; ++index) multiply_unit(index);
   });
 }
 

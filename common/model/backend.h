@@ -19,6 +19,12 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
+  /// Weights that one product, or several of the same x, multiply with.
+  using ProductWeights = std::vector<Weight>;
+  /// Tells in which order every pass multiplies, from the first layer to the head, so that a device may read
+  /// weights before their product begins.
+  virtual void expect(std::span<const ProductWeights> in_order) { static_cast<void>(in_order); }
+
   /// Gives `matrix` the shape [rows, cols]. Its numbers are lost; its memory is kept where it is large
   /// enough.
   virtual void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) = 0;

@@ -57,7 +57,17 @@ Transformer::Transformer(ModelConfig config, Weights weights, std::unique_ptr<Ba
     : config_(std::move(config)),
       weights_(std::move(weights)),
       backend_(std::move(backend)),
-      inverse_frequencies_(std::move(inverse_frequencies)) {}
+      inverse_frequencies_(std::move(inverse_frequencies)) {
+  std::vector<Backend::ProductWeights> in_order;
+  for (const LayerWeights& layer : weights_.layers) {
+    in_order.push_back({layer.q.weight, layer.k.weight, layer.v.weight});
+    in_order.push_back({layer.o.weight});
+    in_order.push_back({layer.gate.weight, layer.up.weight});
+    in_order.push_back({layer.down.weight});
+  }
+  in_order.push_back({weights_.lm_head});
+  backend_->expect(in_order);
+}
 
 std::int64_t Transformer::weight_bytes_of_a_pass() const {
   const auto bytes = [](const Weight& weight) {

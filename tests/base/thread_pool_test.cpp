@@ -65,6 +65,49 @@ TEST(ThreadPool, TasksTakeSubnormalNumbersForZeroAndTheCallerAfterwardsDoesNot) 
   }
 }
 
+TEST(ThreadPool, ABusyThreadLeavesTheRestOfItsShareToOthers) {
+  for (const int threads : {2, 5}) {
+    ThreadPool pool(threads);
+    for (const std::int64_t busy : {0, 19}) {
+      std::atomic<int> others = 0;
+      pool.run(20, [&](std::int64_t index) {
+        if (index != busy) {
+          ++others;
+        } else {
+          while (others.load() < 19) std::this_thread::yield();
+        }
+      });
+      EXPECT_EQ(others.load(), 19);
+    }
+  }
+}
+
+TEST(ThreadPool, TheSharesOfItsThreadsAreAllTasksInOrder) {
+  for (const int threads : {1, 2, 7}) {
+    const ThreadPool pool(threads);
+    for (const std::int64_t count : {0, 1, 6, 7, 8, 1000}) {
+      EXPECT_EQ(pool.first_of(0, count), 0);
+      EXPECT_EQ(pool.first_of(threads, count), count);
+      for (int thread = 0; thread < threads; ++thread) {
+        const std::int64_t tasks = pool.first_of(thread + 1, count) - pool.first_of(thread, count);
+        EXPECT_TRUE(tasks == count / threads || tasks == (count + threads - 1) / threads) << tasks;
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, ReadingAheadKeepsNoRunFromItsTasks) {
+  ThreadPool pool(3);
+  const std::vector<std::byte> memory(100'000);
+  for (std::size_t run = 0; run < 300; ++run) {
+    for (int thread = 0; thread < 3; ++thread) pool.read_ahead(thread, std::span(memory).first(run * 300));
+    std::atomic<int> calls = 0;
+    pool.run(7, [&](std::int64_t) { ++calls; });
+    EXPECT_EQ(calls.load(), 7);
+    if (run % 3 == 0) pool.read_ahead(1, {});
+  }
+}
+
 TEST(ThreadPool, EndsCleanlyWhenNothingWasEverRun) {
   const ThreadPool pool(5);
 }

@@ -120,6 +120,63 @@ class Model {
   WatchedStore store;
 };
 
+/// The CPU's backend, which also checks that products come in the order that it was told to expect.
+class WatchedBackend final : public Backend {
+ public:
+  WatchedBackend(ThreadPool& threads, int& products) : backend_(DType::f32, threads), products_(products) {}
+
+  void expect(std::span<const ProductWeights> in_order) override {
+    for (const ProductWeights& product : in_order) expected_.push_back(starts_of(product));
+    backend_.expect(in_order);
+  }
+  void norm_and_project(const Matrix& x, const Norm& norm, std::span<const Product> products) override {
+    ProductWeights weights;
+    for (const Product& product : products) weights.push_back(product.projection->weight);
+    check(weights);
+    backend_.norm_and_project(x, norm, products);
+  }
+  void norm_and_gate(const Matrix& x, const Norm& norm, const Projection& gate, const Projection& up,
+                     Matrix& out) override {
+    check({gate.weight, up.weight});
+    backend_.norm_and_gate(x, norm, gate, up, out);
+  }
+  void project_and_add(const Matrix& x, const Projection& projection, Matrix& sum) override {
+    check({projection.weight});
+    backend_.project_and_add(x, projection, sum);
+  }
+  void resize(Matrix& matrix, std::int64_t rows, std::int64_t cols) override {
+    backend_.resize(matrix, rows, cols);
+  }
+  void embed(const Weight& table, std::span<const std::int32_t> ids, Matrix& out) override {
+    backend_.embed(table, ids, out);
+  }
+  Rotation set_positions(std::span<const std::int32_t> positions, std::span<const float> speeds) override {
+    return backend_.set_positions(positions, speeds);
+  }
+  void select_rows(const Matrix& x, std::span<const std::int32_t> rows, Matrix& out) override {
+    backend_.select_rows(x, rows, out);
+  }
+  void read(const Matrix& x, std::span<float> out) override { backend_.read(x, out); }
+  std::vector<Picked> pick(const Matrix& logits, std::span<const Pick> picks) override {
+    return backend_.pick(logits, picks);
+  }
+
+ private:
+  static std::vector<const std::byte*> starts_of(const ProductWeights& weights) {
+    std::vector<const std::byte*> starts;
+    for (const Weight& weight : weights) starts.push_back(weight.data);
+    return starts;
+  }
+  void check(const ProductWeights& weights) {
+    const std::size_t place = static_cast<std::size_t>(products_++) % expected_.size();
+    EXPECT_EQ(starts_of(weights), expected_[place]) << "product " << products_;
+  }
+
+  CpuBackend backend_;
+  int& products_;
+  std::vector<std::vector<const std::byte*>> expected_;  // [products of a pass]
+};
+
 /// Mapped weights stay readable when their file is removed.
 Model loaded(const TestCheckpoint& checkpoint, DType dtype = DType::f32) {
   const TemporaryFolder folder;
@@ -186,6 +243,22 @@ TEST(Transformer, APassReadsEveryWeightButTheEmbeddingAndATiedHeadOnce) {
       }
     }
   }
+}
+
+TEST(Transformer, ProductsComeInTheOrderThatTheBackendWasToldToExpect) {
+  const TemporaryFolder folder;
+  TestCheckpoint("Qwen3ForCausalLM").save(folder.path());
+  const ModelConfig config = read_config(folder.path());
+  ThreadPool threads(2);
+  int products = 0;
+  Transformer transformer(config, load_weights(folder.path(), config, DType::f32),
+                          std::make_unique<WatchedBackend>(threads, products));
+  NoCacheStore store(config, DType::f32, threads);
+  for (int pass = 0; pass < 2; ++pass) {
+    const PassPlan plan = *NoCacheManager().plan(std::vector<Work>{{0, some_ids(3)}});
+    transformer.forward(plan, store);
+  }
+  EXPECT_EQ(products, 2 * (4 * config.layers + 1));
 }
 
 TEST(Transformer, FollowsTheFormulasWithEveryChoiceOfAConfiguration) {
