@@ -64,6 +64,10 @@ inline void transpose(__m512i (&lines)[16]) {
 inline void write_pairs(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
                         Line* pairs) {
   constexpr std::int64_t kNumbers = numbers_in(LineKind::bf16), kPairBytes = 4;
+  if (rows == 1) {  // its pairs follow each other
+    write_lines<LineKind::bf16>(x, cols, pairs);
+    return;
+  }
   for (; cols > 0; cols -= kNumbers, x += kNumbers, pairs += rows) {
     Line lines[kMatrixTile];
     for (std::int64_t n = 0; n < rows; ++n)

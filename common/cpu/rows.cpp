@@ -48,13 +48,19 @@ void normalise(const float* x, std::int64_t cols, const Norm& norm, DType activa
 
 /// Turns the pairs (d, d + half) of one head by the angles whose cosines and sines are given, [half].
 template <DType activation>
-void rotate(float* head, std::int64_t half, const float* cosine, const float* sine) {
-  for (std::int64_t d = 0; d < half; ++d) {
-    const float first = head[d], second = head[d + half];
-    const float turned_first = first * cosine[d] - second * sine[d];
-    const float turned_second = second * cosine[d] + first * sine[d];
-    head[d] = activation == DType::f32 ? turned_first : round_to(activation, turned_first);
-    head[d + half] = activation == DType::f32 ? turned_second : round_to(activation, turned_second);
+void rotate(float* head, std::int64_t half, const float* cosines, const float* sines) {
+  float* const other = head + half;
+  std::int64_t d = 0;
+  for (; d + 16 <= half; d += 16) {
+    const Vec16 first = Vec16::load(head + d), second = Vec16::load(other + d);
+    const Vec16 cosine = Vec16::load(cosines + d), sine = Vec16::load(sines + d);
+    round_to<activation>(first * cosine - second * sine).store(head + d);
+    round_to<activation>(second * cosine + first * sine).store(other + d);
+  }
+  for (; d < half; ++d) {
+    const float first = head[d], second = other[d];
+    head[d] = round_to(activation, first * cosines[d] - second * sines[d]);
+    other[d] = round_to(activation, second * cosines[d] + first * sines[d]);
   }
 }
 
@@ -65,18 +71,22 @@ void norm_rows(const Matrix& x, const Norm& norm, DType activations, ThreadPool&
                [&](std::int64_t row) { normalise(x.row(row), x.cols, norm, activations, out.row(row)); });
 }
 
+void norm_and_rotate_row(Matrix& x, std::int64_t row, std::int64_t head_dim, const Norm& norm,
+                         const Rotation& rotation, DType activations) {
+  const std::int64_t half = head_dim / 2;
+  for (float* head = x.row(row); head < x.row(row) + x.cols; head += head_dim) {
+    if (norm.weight.present()) normalise(head, head_dim, norm, activations, head);
+    if (rotation.cosines == nullptr) continue;
+    with_dtype(activations, [&]<DType dtype>() {
+      rotate<dtype>(head, half, rotation.cosines + row * half, rotation.sines + row * half);
+    });
+  }
+}
+
 void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Norm& norm, const Rotation& rotation,
                      DType activations, ThreadPool& threads) {
-  const std::int64_t half = head_dim / 2;
-  for_each_row(x.rows, x.cols, threads, [&](std::int64_t row) {
-    for (float* head = x.row(row); head < x.row(row) + x.cols; head += head_dim) {
-      if (norm.weight.present()) normalise(head, head_dim, norm, activations, head);
-      if (rotation.cosines == nullptr) continue;
-      with_dtype(activations, [&]<DType dtype>() {
-        rotate<dtype>(head, half, rotation.cosines + row * half, rotation.sines + row * half);
-      });
-    }
-  });
+  for_each_row(x.rows, x.cols, threads,
+               [&](std::int64_t row) { norm_and_rotate_row(x, row, head_dim, norm, rotation, activations); });
 }
 
 void swiglu(const Matrix& gate, const Matrix& up, DType activations, ThreadPool& threads, Matrix& out) {

@@ -18,11 +18,12 @@ namespace kvcache::cpu {
 template <typename Function>
 void for_each_row(std::int64_t rows, std::int64_t cols, ThreadPool& threads, Function function) {
   constexpr std::int64_t kSerialNumbers = 16 * 1024;  // up to so many, one thread alone is faster
+  constexpr std::int64_t kTaskNumbers = 2 * 1024;     // the fewest of a task
   if (rows * cols < kSerialNumbers) {
     for (std::int64_t row = 0; row < rows; ++row) function(row);
     return;
   }
-  threads.run_pieces(rows, std::max<std::int64_t>(1, kSerialNumbers / cols),
+  threads.run_pieces(rows, std::max<std::int64_t>(1, kTaskNumbers / cols),
                      [&](std::int64_t begin, std::int64_t end) {
                        for (std::int64_t row = begin; row < end; ++row) function(row);
                      });
@@ -35,6 +36,10 @@ void norm_rows(const Matrix& x, const Norm& norm, DType activations, ThreadPool&
 /// there is a rotation.
 void norm_and_rotate(Matrix& x, std::int64_t head_dim, const Norm& norm, const Rotation& rotation,
                      DType activations, ThreadPool& threads);
+
+/// The same for one row.
+void norm_and_rotate_row(Matrix& x, std::int64_t row, std::int64_t head_dim, const Norm& norm,
+                         const Rotation& rotation, DType activations);
 
 /// out = silu(gate) * up, where silu(g) = g / (1 + e^-g). @param out  [rows, cols] as gate
 void swiglu(const Matrix& gate, const Matrix& up, DType activations, ThreadPool& threads, Matrix& out);
