@@ -24,7 +24,7 @@ constexpr std::int64_t kSharesPerThread = 4;
 /// take memory that no pool counts.
 constexpr std::int64_t kMostKept = 16 << 20;
 /// The fewest chunks of one KV head in a share: shorter ones cost more to hand out than they save.
-constexpr std::int64_t kLeastShare = 4;
+constexpr std::int64_t kLeastShare = 2;
 
 /// What one chunk, or all chunks up to one, add to each query row.
 struct Parts {
@@ -154,22 +154,20 @@ void attend(const Task& task, const Pass& pass, Scratch& scratch, Parts& kept) {
   }
 }
 
-/// Merges the kept chunks of a task that was cut, in order.
-void merge_kept(const Task& task, const Pass& pass, const Parts& kept, Scratch& scratch) {
+/// Merges the kept chunks of one query row of a task that was cut, in order.
+void merge_kept(const Task& task, std::int64_t query, const Pass& pass, const Parts& kept, Scratch& scratch) {
   const std::int64_t width = padded(pass.shape.head_dim);
   list_queries(task, pass, scratch.queries);
   const auto queries = static_cast<std::int64_t>(scratch.queries.size());
-  for (std::int64_t query = 0; query < queries; ++query) {
-    const Query& row = scratch.queries[static_cast<std::size_t>(query)];
-    Running softmax;
-    scratch.running.sums.assign(static_cast<std::size_t>(width), 0.0F);
-    for (std::int64_t chunk = 0; chunk * kChunk < row.visible; ++chunk) {
-      const std::int64_t at = task.kept + chunk * queries + query;
-      merge(softmax, scratch.running.sums.data(), kept.softmax[static_cast<std::size_t>(at)],
-            kept.sums.data() + at * width, width);
-    }
-    write_out(row, softmax, scratch.running.sums.data(), pass.shape.head_dim, pass.store_as);
+  const Query& row = scratch.queries[static_cast<std::size_t>(query)];
+  Running softmax;
+  scratch.running.sums.assign(static_cast<std::size_t>(width), 0.0F);
+  for (std::int64_t chunk = 0; chunk * kChunk < row.visible; ++chunk) {
+    const std::int64_t at = task.kept + chunk * queries + query;
+    merge(softmax, scratch.running.sums.data(), kept.softmax[static_cast<std::size_t>(at)],
+          kept.sums.data() + at * width, width);
   }
+  write_out(row, softmax, scratch.running.sums.data(), pass.shape.head_dim, pass.store_as);
 }
 
 std::int64_t chunks_of(std::int64_t positions) {
@@ -198,11 +196,17 @@ std::vector<Task> whole_tasks(const AttentionShape& shape, std::span<const Atten
   return tasks;
 }
 
+/// One query row of a task that was cut.
+struct Merge {
+  Task task;  ///< as it was before
+  std::int64_t query;
+};
+
 /// What the threads run: pieces, then the merges of the tasks that were cut.
 struct Tasks {
   std::vector<Task> pieces;    ///< whole tasks, and the pieces of the others
-  std::vector<Task> cut;       ///< the tasks that were cut, as they were before
-  std::int64_t kept_rows = 0;  ///< query rows of all chunks of `cut`
+  std::vector<Merge> merges;   ///< of all query rows of the tasks that were cut
+  std::int64_t kept_rows = 0;  ///< query rows of all chunks of the tasks that were cut
 };
 
 Tasks cut_tasks(const std::vector<Task>& whole, const AttentionShape& shape, int threads) {
@@ -220,7 +224,7 @@ Tasks cut_tasks(const std::vector<Task>& whole, const AttentionShape& shape, int
       continue;
     }
     task.kept = tasks.kept_rows;
-    tasks.cut.push_back(task);
+    for (std::int64_t query = 0; query < queries; ++query) tasks.merges.push_back({task, query});
     tasks.kept_rows = kept_rows;
     for (std::int64_t chunk = 0; chunk < task.last_chunk; chunk += most) {
       Task piece = task;
@@ -257,8 +261,9 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
       });
     });
   });
-  pool.run(static_cast<std::int64_t>(tasks.cut.size()), [&](std::int64_t index) {
-    merge_kept(tasks.cut[static_cast<std::size_t>(index)], pass, kept, scratch());
+  pool.run(std::ssize(tasks.merges), [&](std::int64_t index) {
+    const Merge& merge = tasks.merges[static_cast<std::size_t>(index)];
+    merge_kept(merge.task, merge.query, pass, kept, scratch());
   });
 }
 

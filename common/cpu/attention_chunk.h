@@ -170,7 +170,7 @@ void score_keys(const Line* q, const std::byte* const* keys, std::int64_t count,
       }
     };
     for (std::int64_t line = 0; line < whole; ++line, key += kStep, later += kStep) {
-      __builtin_prefetch(later, 0, 2);
+      if (line * kStep % kLineBytes == 0) __builtin_prefetch(later, 0, 2);
       add(line, Lanes<kind>::template load<dtype>(key));
     }
     if (whole < lines) {
