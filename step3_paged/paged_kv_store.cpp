@@ -20,7 +20,10 @@ PagedKvStore::PagedKvStore(const ModelConfig& config, const PagedShape& shape, D
       block_bytes_(shape.block_size * config.kv_width() * size_of(dtype)),
       layer_bytes_(shape.blocks * block_bytes_),
       k_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_),
-      v_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_) {}
+      v_(config.layers * layer_bytes_, 2 * config.layers * layer_bytes_) {
+  k_.use_large_pages();
+  v_.use_large_pages();
+}
 
 void PagedKvStore::begin(const PassPlan& plan) {
   plan_ = &plan;

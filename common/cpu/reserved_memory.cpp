@@ -21,4 +21,10 @@ ReservedMemory::ReservedMemory(std::int64_t bytes, std::int64_t of) : bytes_(byt
                                      [size](std::byte* data) { munmap(data, size); });
 }
 
+void ReservedMemory::use_large_pages() const {
+#ifdef MADV_HUGEPAGE
+  if (data_ != nullptr) madvise(data_.get(), static_cast<std::size_t>(bytes_), MADV_HUGEPAGE);  // a hint
+#endif
+}
+
 }  // namespace kvcache

@@ -18,6 +18,9 @@ class ReservedMemory {
   /// All that was asked for.
   explicit ReservedMemory(std::int64_t bytes) : ReservedMemory(bytes, bytes) {}
 
+  /// Asks the system for pages of 2 MiB, which cost fewer address translations. Each begun one takes memory.
+  void use_large_pages() const;
+
   /// The first byte, aligned to a page. What was never written reads as zero.
   std::byte* data() const { return data_.get(); }
   /// The size it was made with.
