@@ -24,91 +24,18 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/cli/option_values.h"
 #include "common/model/config.h"
 
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t largest_count =
-    std::numeric_limits<std::int32_t>::max();  // ids and counts fit 32 bits
-
-// ---- values ----
-
-/// `text` for a one-line message: in quotes, with control characters spelled out, cut after 60 bytes.
-std::string in_quotes(std::string_view text) {
-  const auto continues_a_character = [](char byte) { return (byte & 0xC0) == 0x80; };  // UTF-8
-  std::size_t length = std::min<std::size_t>(text.size(), 60);
-  while (length > 0 && length < text.size() && continues_a_character(text[length])) --length;
-  std::string result = "\"";
-  for (const char byte : text.substr(0, length)) {
-    const bool control = (byte >= 0 && byte < 0x20) || byte == 0x7F;
-    result += control ? fmt::format("\\x{:02x}", byte) : std::string(1, byte);
-  }
-  return result + (length < text.size() ? "...\"" : "\"");
-}
-
-/// One option of the line, with its value.
-struct Given {
-  std::string option;
-  std::string value;
-
-  /// The message about a wrong value, alike for all options.
-  InputError must_be(const std::string& expectation) const {
-    return InputError(fmt::format("{} must be {}, not {}", option, expectation, in_quotes(value)));
-  }
-};
-
-/// The number that `text` spells in digits alone: no sign, space, leading zero or exponent.
-template <typename Integer>
-std::optional<Integer> digits(std::string_view text) {
-  if (text.empty() || text[0] == '-' || (text.size() > 1 && text[0] == '0')) return std::nullopt;
-  Integer number;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::int64_t whole_number(const Given& given, std::int64_t least, std::int64_t most,
-                          std::string_view remark = "") {
-  const std::optional<std::int64_t> number = digits<std::int64_t>(given.value);
-  if (number && *number >= least && *number <= most) return *number;
-  throw given.must_be(fmt::format("a whole number from {} to {} in plain digits{}", least, most, remark));
-}
-
-/// The number from 0 to `most` that the whole value spells. NaN and infinity are refused.
-double real_number(const Given& given, double most, const std::string& expectation) {
-  double number;
-  const char* const end = given.value.data() + given.value.size();
-  auto [stop, error] = std::from_chars(given.value.data(), end, number);
-  if (error == std::errc::result_out_of_range) {
-    // A number too close to zero is rounded, as in a request's JSON; one too large becomes infinite.
-    number = std::strtod(given.value.c_str(), nullptr);
-    error = std::errc();
-  }
-  if (error == std::errc() && stop == end && number >= 0 && number <= most) return number;
-  throw given.must_be(expectation);
-}
-
-std::string some_text(const Given& given) {
-  if (given.value.empty()) throw given.must_be("a text that is not empty");
-  return given.value;
-}
+// ---- values that only a step has ----
 
 /// The name of a shape; for another one the message lists the names.
 std::string known_shape(const Given& given) {
   static_cast<void>(named_config(some_text(given)));
   return given.value;
-}
-
-/// The value's place among `names`.
-template <typename Value>
-Value one_of(const Given& given, const std::vector<std::pair<std::string_view, Value>>& names) {
-  std::vector<std::string_view> known;
-  for (const auto& [name, value] : names) {
-    if (given.value == name) return value;
-    known.push_back(name);
-  }
-  throw given.must_be(fmt::format("one of {}", fmt::join(known, ", ")));
 }
 
 std::vector<std::int32_t> token_ids(const Given& given) {
@@ -121,28 +48,12 @@ std::vector<std::int32_t> token_ids(const Given& given) {
       throw InputError(
           fmt::format("{} must be token ids separated by commas, as in 1,2,3, each a whole number from 0"
                       " to {} in plain digits; number {} is {}",
-                      given.option, largest_count, ids.size() + 1, in_quotes(item)));
+                      given.option, largest_count, ids.size() + 1, word_in_quotes(item)));
     }
     ids.push_back(*id);
     begin = comma + 1;
   }
   return ids;
-}
-
-std::int64_t bytes(const Given& given) {
-  static constexpr std::pair<std::string_view, std::int64_t> units[] = {
-      {"KiB", 1LL << 10}, {"MiB", 1LL << 20},    {"GiB", 1LL << 30}, {"KB", 1'000},
-      {"MB", 1'000'000},  {"GB", 1'000'000'000}, {"B", 1},           {"", 1}};  // longer units first
-  for (const auto& [unit, size] : units) {
-    if (!given.value.ends_with(unit)) continue;
-    const std::optional<std::int64_t> number =
-        digits<std::int64_t>(std::string_view(given.value).substr(0, given.value.size() - unit.size()));
-    if (!number || *number == 0 || *number > std::numeric_limits<std::int64_t>::max() / size) break;
-    return *number * size;
-  }
-  throw given.must_be(
-      "auto or a whole number of bytes above 0 and below 2^63, such as 512MiB or 1000000 (units B, KB, MB, "
-      "GB, KiB, MiB, GiB)");
 }
 
 // ---- the table ----
@@ -229,7 +140,7 @@ const OptionSpec option_table[] = {
     {"--kv-memory", "SIZE", cache, "size of the pool: 512MiB, 2GB, 1000000; on CUDA also auto", steps_3_4,
      [](Options& options, const Given& given) {
        options.kv_memory_auto = given.value == "auto";
-       if (!options.kv_memory_auto) options.kv_memory_bytes = bytes(given);
+       if (!options.kv_memory_auto) options.kv_memory_bytes = bytes(given, "auto or ");
      }},
     {"--attention", "gather|paged", cache, "gather K/V first, or read it through the block table (default: paged)", steps_3_4,
      [](Options& options, const Given& given) {
@@ -341,13 +252,6 @@ InputError option_of_another_step(Step step, const OptionSpec& spec) {
 
 // ---- the line ----
 
-/// The refusal of an option without a value to which one is written, as `--json=1`.
-InputError takes_no_value(std::string_view word) {
-  const std::string_view name = word.substr(0, word.find('='));
-  return InputError(fmt::format("{} takes no value, and {} is given; write {} alone", name,
-                                in_quotes(word.substr(name.size() + 1)), name));
-}
-
 /// The refusal of a word of a run that belongs to no option, with what was probably meant.
 /// @param seen          the options before it
 /// @param has_a_prompt  whether the line gives one
@@ -361,15 +265,7 @@ InputError unexpected_word(std::string_view word, std::span<const std::string_vi
   } else if (last == "--prompt" || !has_a_prompt) {
     why = "a prompt is one value, with quotes around its spaces: --prompt \"...\"";
   }
-  return InputError(fmt::format("unexpected word {}: {}", in_quotes(word), why));
-}
-
-/// A dash, then a letter or a second dash. Such a word is never the value of the option before it: a
-/// forgotten value must not swallow the next option. `-1` and `- item` are values.
-bool looks_like_an_option(std::string_view word) {
-  if (word.size() < 2 || word[0] != '-') return false;
-  const char second = word[1];
-  return second == '-' || (second >= 'a' && second <= 'z') || (second >= 'A' && second <= 'Z');
+  return InputError(fmt::format("unexpected word {}: {}", word_in_quotes(word), why));
 }
 
 std::string help_of(Step step) {
@@ -502,7 +398,7 @@ InputError unknown_option(std::string_view name, std::span<const std::string_vie
   }
   const std::string hint = nearest.empty() ? fmt::format("--help lists the options of {}", program)
                                            : fmt::format("did you mean {}?", nearest);
-  return InputError(fmt::format("unknown option {}; {}", in_quotes(name), hint));
+  return InputError(fmt::format("unknown option {}; {}", word_in_quotes(name), hint));
 }
 
 void refuse_values(std::span<const char* const> words, std::initializer_list<std::string_view> flags) {
@@ -547,7 +443,7 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
     if (!looks_like_an_option(text)) {
       if (serves) {
         const bool may_be_port = !is_given("--port") && digits<int>(text);
-        throw InputError(fmt::format("unexpected word {}: no option takes it{}", in_quotes(text),
+        throw InputError(fmt::format("unexpected word {}: no option takes it{}", word_in_quotes(text),
                                      may_be_port ? "; a port is given as --port N" : ""));
       }
       throw unexpected_word(text, seen,
@@ -567,13 +463,9 @@ std::optional<Options> parse_options(Step step, int argc, const char* const* arg
       given.value = text.substr(equals + 1);
       if (spec->value.empty()) throw takes_no_value(text);
     } else if (!spec->value.empty()) {
-      if (word + 1 == argc) throw InputError(fmt::format("{} needs a value: {} {}", name, name, spec->value));
-      given.value = argv[++word];
-      if (looks_like_an_option(given.value)) {
-        throw InputError(
-            fmt::format("{} needs a value before {}; a value that begins with a dash is written {}=-...",
-                        name, in_quotes(given.value), name));
-      }
+      const char* const next = word + 1 < argc ? argv[++word] : nullptr;
+      if (next == nullptr || looks_like_an_option(next)) throw needs_a_value(name, spec->value, next);
+      given.value = next;
     }
     spec->store(options, given);
   }
