@@ -530,6 +530,7 @@ TEST_F(AGenerationServer, LogsWhatWasComputedForClientsThatLeave) {
   start({.scheduler = {.max_batch_tokens = 64, .max_sequences = 1}});
   gate_.close();
   HttpClient in_its_output = open_stream({{"prompt_ids", made_up_ids(20)}, {"max_tokens", 200}}, 0);
+  gate_.wait_for(1);  // it is admitted
   HttpClient waits = open_stream({{"prompt_ids", made_up_ids(5)}, {"max_tokens", 200}}, 0);
   wait_until_waiting(1);
   gate_.let(2);
