@@ -1,8 +1,10 @@
 /// @file
 /// What a PrefixCachingManager says of itself: capacity, counters, memory, state, whether all is in order.
+#include <algorithm>
 #include <iterator>
 #include <stdexcept>
 #include <unordered_set>
+#include <vector>
 
 #include "step4_prefix_cache/block_hash.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
@@ -30,11 +32,12 @@ void PrefixCachingManager::update_counters(const PassPlan& plan) {
 }
 
 KvMemoryReport PrefixCachingManager::memory() const {
-  std::unordered_map<std::int32_t, std::int64_t> stored;  // tokens in each block, shared or not
+  std::vector<std::int64_t> stored(static_cast<std::size_t>(pool_.total()));  // tokens in each block
   for (const auto& [id, sequence] : sequences_) {
     std::int64_t left = sequence.length;
     for (const std::int32_t block : sequence.blocks) {
-      stored[block] = std::max(stored[block], std::min(shape_.block_size, left));
+      std::int64_t& tokens = stored[static_cast<std::size_t>(block)];  // a shared block counts once
+      tokens = std::max(tokens, std::min(shape_.block_size, left));
       left -= shape_.block_size;
     }
   }
@@ -42,7 +45,7 @@ KvMemoryReport PrefixCachingManager::memory() const {
   report.bytes_per_token = shape_.bytes_per_token;
   report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
   report.pool_bytes = pool_.total() * shape_.block_size * shape_.bytes_per_token;
-  for (const auto& [block, tokens] : stored) report.used_bytes += tokens * shape_.bytes_per_token;
+  for (const std::int64_t tokens : stored) report.used_bytes += tokens * shape_.bytes_per_token;
   return report;
 }
 
