@@ -1,7 +1,8 @@
 /// @file
 /// Four measurements of serving: the same requests one at a time and many at once, in the cache of each step
 /// that serves; the price of the prefix cache where it finds nothing; how many rows a pass should have; and,
-/// on a GPU, how many tokens a second long requests get. `./steps serve-bench` runs it.
+/// on a GPU, how many tokens a second long requests get. Or, for a replay, what a pass costs, or a trace
+/// served for real (for_replay.h). `./steps serve-bench` runs it.
 #include <algorithm>
 #include <random>
 #include <span>
@@ -19,6 +20,7 @@
 #include "fmt/ranges.h"
 #include "step2_flat_cache/make_cache.h"
 #include "step3_paged/make_cache.h"
+#include "step4_prefix_cache/bench/for_replay.h"
 #include "step4_prefix_cache/make_cache.h"
 
 namespace kvcache {
@@ -333,18 +335,25 @@ void print_help() {
       "- eight streams and a long prompt beside them, with passes of 256 to 32 rows;\n"
       "- on a GPU, 64 and 256 long requests at once in step 4, with passes of 256 and 2,048 rows.\n"
       "The model is --random-weights fairytale unless another is named.\n\n"
+      "For ./steps replay, instead of these four:\n"
+      "  --cost FILE                 fit the cost of a pass, and write it; with --traffic the cost of its "
+      "passes\n"
+      "  --traffic TRACE             serve the requests of a trace for real in step 4, as they come\n"
+      "  --trace-block N             tokens for each of the trace's hash ids (default: 512)\n"
+      "  --max-batch-tokens N        rows of a pass at most (default: CPU 64, CUDA 256)\n\n"
       "Options, which step4_prefix_cache --help explains:\n  {}\n",
       fmt::join(kOptions, " "));
 }
 
-int bench_serving(std::span<char* const> line) {
+int bench_serving(std::vector<char*> line) {
   refuse_values(line, {"-h", "--help"});
-  if (std::ranges::any_of(line.subspan(1),
+  if (std::ranges::any_of(std::span(line).subspan(1),
                           [](std::string_view word) { return word == "--help" || word == "-h"; })) {
     print_help();
     return 0;
   }
-  refuse_others(line.subspan(1));
+  const ForReplay for_replay = take_options_for_replay(line);
+  refuse_others(std::span(line).subspan(1));
   const std::optional<Options> options = own_options(Step::prefix_cache, line);
   if (!options) return 0;
   if (constexpr std::int64_t most = kMemory * kLongest; options->block_size > most)
@@ -352,6 +361,10 @@ int bench_serving(std::span<char* const> line) {
         "--block-size {} is more than the {} tokens of K and V that this benchmark has; give at most {}",
         options->block_size, most, most));
   Program program = load_program(Step::prefix_cache, *options);
+  if (for_replay.is_given()) {
+    measure(program, for_replay, kMemory * kLongest);
+    return 0;
+  }
   if (const std::int64_t context = program.model->config().max_position_embeddings; context < kLongest)
     throw InputError(
         fmt::format("the model's context is {} and the requests need {}; give a model with a longer one",
@@ -373,6 +386,5 @@ int bench_serving(std::span<char* const> line) {
 
 /// Takes the options of a step's benchmarks, without Google Benchmark's. @return as run_main.
 int main(int argc, char** argv) {
-  return kvcache::run_main(
-      [&] { return kvcache::bench_serving(std::span(argv, static_cast<std::size_t>(argc))); });
+  return kvcache::run_main([&] { return kvcache::bench_serving({argv, argv + argc}); });
 }

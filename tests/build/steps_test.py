@@ -425,6 +425,15 @@ class StepsScript(unittest.TestCase):
             options = set(re.findall(r"(?<![\w/-])--[a-z-]+(?![\w-])", usage)) - {"--quick", "--benchmark"}
             self.assertEqual(options - {"--help"}, set(re.findall(r"--[a-z-]+", told)) - {"--help"}, command)
 
+    def test_replay_gives_all_its_words_and_its_stdin_to_the_program(self):
+        self.program("replay", 'printf "%s|" "$@"; cat; exit 3')
+        words = ["/dev/stdin", "--sweep", "rate=0.5..8", "--json", "--nonsense", "a word"]
+        process = self.start("replay", *words, stdin=subprocess.PIPE)
+        self.assertEqual(process.communicate("a trace", timeout=60), ("|".join(words) + "|a trace", ""))
+        self.assertEqual(process.returncode, 3)
+        usage = self.steps("help")[1]
+        self.assertIn("replay TRACE [OPTIONS]", usage)
+
     def test_every_option_of_all_steps_is_one_of_compare(self):
         (self.folder / "common/cli").mkdir(parents=True)
         shutil.copy(ROOT / "common/cli/options.cpp", self.folder / "common/cli")

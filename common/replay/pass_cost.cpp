@@ -1,0 +1,151 @@
+/// @file
+/// See pass_cost.h.
+#include "common/replay/pass_cost.h"
+
+#include <fmt/format.h>
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+
+namespace kvcache {
+namespace {
+
+/// The parts of a fitted cost, in the order of its columns.
+constexpr struct {
+  const char* name;
+  double PassCost::*ms;
+} kParts[] = {{"constant_ms", &PassCost::constant_ms},
+              {"row_ms", &PassCost::row_ms},
+              {"pair_ms", &PassCost::pair_ms},
+              {"context_ms", &PassCost::context_ms}};
+constexpr std::size_t kLeastPasses = 8;  // twice the parts
+
+/// The weights of all layers' products.
+double layer_weights(const ModelConfig& model) {
+  const std::int64_t attention = 2 * model.heads * model.head_dim + 2 * model.kv_width();
+  const std::int64_t mlp = 3 * model.intermediate_size;
+  return static_cast<double>(model.layers * model.hidden_size * (attention + mlp));
+}
+
+}  // namespace
+
+PassWork work_of(const PassPlan& plan) {
+  PassWork work{.rows = plan.tokens()};
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const std::int64_t rows = plan.row_begin[s + 1] - plan.row_begin[s], context = plan.context_len[s];
+    work.pairs += rows * context - rows * (rows - 1) / 2;  // the last row sees all, the one before one less
+    work.context += context;
+  }
+  work.swapped = std::ssize(plan.swaps_in) + std::ssize(plan.swaps_out);
+  return work;
+}
+
+double PassCost::of(const PassWork& work) const {
+  const double computing =
+      row_ms * static_cast<double>(work.rows) + pair_ms * static_cast<double>(work.pairs);
+  const double reading = weights_ms + context_ms * static_cast<double>(work.context);
+  const double moving = swap_ms * static_cast<double>(work.swapped);
+  return constant_ms + moving + (overlapped ? std::max(computing, reading) : computing + reading);
+}
+
+Card named_card(const std::string& name) {
+  // NVIDIA's data sheets of the A100 80GB SXM, the H100 SXM and the H200 SXM; to the host PCI Express 4 and 5
+  // with 16 lanes.
+  static const Card cards[] = {
+      {"a100", 312e12, 2.039e12, 32e9}, {"h100", 989.4e12, 3.35e12, 64e9}, {"h200", 989.4e12, 4.8e12, 64e9}};
+  std::string names;
+  for (const Card& card : cards) {
+    if (card.name == name) return card;
+    names += (names.empty() ? "" : ", ") + card.name;
+  }
+  throw InputError(fmt::format("--card must be one of {}, not \"{}\"; or give the cost of a pass with --cost",
+                               names, name));
+}
+
+PassCost roofline(const Card& card, const ModelConfig& model, std::int64_t bytes_per_number,
+                  std::int64_t block_size) {
+  const double flops_per_ms = card.matrix_flops / 1e3;
+  const double bytes_per_ms = kMemoryShare * card.memory_bytes / 1e3;
+  const auto bytes_of = [&](double numbers) { return numbers * static_cast<double>(bytes_per_number); };
+  const auto kv_bytes = static_cast<double>(model.kv_bytes_per_token(bytes_per_number));
+  const double head = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
+  return {.constant_ms = kOverheadMs,
+          .row_ms = 2 * layer_weights(model) / (kMatrixShare * flops_per_ms),
+          .pair_ms = 4 * static_cast<double>(model.layers * model.heads * model.head_dim) /
+                     (kAttentionShare * flops_per_ms),
+          .context_ms = kv_bytes / bytes_per_ms,
+          .swap_ms = kv_bytes * static_cast<double>(block_size) / (card.host_bytes / 1e3),
+          .weights_ms = bytes_of(layer_weights(model) + head) / bytes_per_ms,
+          .overlapped = true};
+}
+
+/// Least squares, in which a second of short passes counts as much as a second of long ones. A part that
+/// comes out negative is left out, and the others are fitted again.
+PassCost fitted_cost(std::span<const TimedPass> passes) {
+  if (passes.size() < kLeastPasses)
+    throw InputError(
+        fmt::format("a cost is fitted to at least {} passes, and there are {}", kLeastPasses, passes.size()));
+  std::vector<std::size_t> parts = {0, 1, 2, 3};  // of kParts, still in the fit
+  for (;;) {
+    const auto count = static_cast<Eigen::Index>(passes.size());
+    Eigen::MatrixXd amounts(count, static_cast<Eigen::Index>(parts.size()));  // each row scaled as its time
+    Eigen::VectorXd times(count);
+    for (Eigen::Index n = 0; n < count; ++n) {
+      const auto& [work, ms] = passes[static_cast<std::size_t>(n)];
+      const double all[] = {1, static_cast<double>(work.rows), static_cast<double>(work.pairs),
+                            static_cast<double>(work.context)};
+      const double scale = 1 / std::sqrt(ms);
+      for (std::size_t column = 0; column < parts.size(); ++column)
+        amounts(n, static_cast<Eigen::Index>(column)) = all[parts[column]] * scale;
+      times(n) = ms * scale;
+    }
+    const Eigen::VectorXd fit = amounts.colPivHouseholderQr().solve(times);
+    Eigen::Index worst = 0;
+    if (fit.minCoeff(&worst) >= 0 || parts.size() == 1) {
+      PassCost cost;
+      for (std::size_t column = 0; column < parts.size(); ++column)
+        cost.*kParts[parts[column]].ms = std::max(0.0, fit(static_cast<Eigen::Index>(column)));
+      return cost;
+    }
+    parts.erase(parts.begin() + worst);
+  }
+}
+
+std::string to_json(const PassCost& cost, const std::string& fitted_on) {
+  nlohmann::ordered_json json;
+  json["fitted_on"] = fitted_on;
+  for (const auto& part : kParts) json[part.name] = cost.*part.ms;
+  return json.dump(2) + "\n";
+}
+
+PassCost read_cost(const std::filesystem::path& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object()) throw InputError(fmt::format("{}: a cost is a JSON object", path.string()));
+  PassCost cost;
+  const auto read = [&](const char* name, double& ms) {
+    const nlohmann::json& value = json[name];
+    if (!value.is_number() || value < 0)
+      throw InputError(fmt::format("{}: \"{}\" is {}; it must be a number of milliseconds, 0 or more",
+                                   path.string(), name, shown(value)));
+    ms = value;
+  };
+  for (const auto& part : kParts) {
+    if (!json.contains(part.name))
+      throw InputError(fmt::format("{}: \"{}\" is missing; ./steps serve-bench --cost FILE writes a cost",
+                                   path.string(), part.name));
+    read(part.name, cost.*part.ms);
+  }
+  if (json.contains("swap_ms")) read("swap_ms", cost.swap_ms);
+  if (cost.of({.rows = 1, .pairs = 1, .context = 1}) <= 0)
+    throw InputError(
+        fmt::format("{}: a pass takes no time at all; one of its numbers must be above 0", path.string()));
+  return cost;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,214 @@
+/// @file
+/// See timed_engine.h.
+#include "step4_prefix_cache/bench/timed_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/bench/statistics.h"
+#include "common/engine/engine.h"
+#include "fmt/format.h"
+#include "step4_prefix_cache/make_cache.h"
+
+namespace kvcache {
+namespace {
+
+using Clock = Engine::Clock;
+
+constexpr std::int64_t kTokensOnCpu = 8192, kTokensOnGpu = 16384;  // of K and V that the timed passes need
+constexpr std::int64_t kMostPrompt = 8192, kOutputs = 24;          // of a timed request
+constexpr std::int64_t kSequencesOnCpu[] = {1, 2, 4, 8, 16};       // at a time
+constexpr std::int64_t kSequencesOnGpu[] = {1, 2, 4, 8, 16, 32, 64};
+constexpr std::int64_t kPartsOfRows[] = {1, 4, 16};  // of the most rows of a pass
+constexpr int kRounds = 4;  // the first is not timed: buffers grow, and a GPU records its passes
+
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// A store that notes what each pass has to do.
+class NotingStore final : public KvStore {
+ public:
+  explicit NotingStore(KvStore& store) : store_(store) {}
+
+  void begin(const PassPlan& plan) override {
+    work_ = work_of(plan);
+    store_.begin(plan);
+  }
+  std::vector<std::int64_t> launch_key() const override { return store_.launch_key(); }
+  void store_and_attend(std::int64_t layer, const HeadSettings& heads, const NewRows& rows,
+                        Matrix& out) override {
+    store_.store_and_attend(layer, heads, rows, out);
+  }
+  void end() override { store_.end(); }
+
+  /// Of the pass that began last.
+  const PassWork& work() const { return work_; }
+
+ private:
+  KvStore& store_;
+  PassWork work_;
+};
+
+/// An engine with an empty cache of step 4.
+struct TimedEngine {
+  TimedEngine(Program& program, const SchedulerSettings& settings)
+      : cache(make_prefix_cache(program)),
+        store(*cache.store),
+        engine(*program.model, *cache.manager, store, /*tokenizer=*/nullptr, settings) {}
+
+  Cache cache;
+  NotingStore store;
+  Engine engine;
+};
+
+GenerationRequest request_of(std::vector<std::int32_t> prompt_ids, std::int64_t outputs) {
+  GenerationRequest request;
+  request.prompt_ids = std::move(prompt_ids);
+  request.max_tokens = outputs;
+  request.ignore_eos = true;
+  return request;
+}
+
+/// `count` requests at once, with prompts of one length to many, in passes of at most `rows` rows. The same
+/// passes again and again; a pass counts with its median.
+void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::int64_t tokens,
+                 std::vector<TimedPass>& passes) {
+  const ModelConfig& model = program.model->config();
+  const std::int64_t longest =
+      std::min({model.max_position_embeddings / 2, kMostPrompt, tokens / count - kOutputs});
+  std::vector<PassWork> works;
+  std::vector<std::vector<double>> times;  // [passes, timed rounds] ms
+  for (int round = 0; round < kRounds; ++round) {
+    TimedEngine timed(program, {.max_batch_tokens = rows, .max_sequences = count});
+    std::mt19937 random(static_cast<std::uint32_t>(count * rows));
+    for (std::int64_t n = 1; n <= count; ++n) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(std::max<std::int64_t>(1, longest * n / count)));
+      for (std::int32_t& id : ids)
+        id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model.vocab_size));
+      timed.engine.add(static_cast<GenerationId>(n), request_of(std::move(ids), kOutputs),
+                       [](const GenerationEvent&) {});
+    }
+    for (std::size_t pass = 0;; ++pass) {
+      const Clock::time_point begin = Clock::now();
+      if (!timed.engine.run_pass()) break;
+      const double ms = ms_since(begin);
+      if (round == 0) {
+        works.push_back(timed.store.work());
+        times.emplace_back();
+      } else {
+        times[pass].push_back(ms);
+      }
+    }
+  }
+  for (std::size_t pass = 0; pass < works.size(); ++pass)
+    passes.push_back({works[pass], median(times[pass])});
+}
+
+/// The ids of a prompt in a vocabulary: different blocks begin with different ids, and the rest follows.
+std::vector<std::int32_t> ids_in_vocabulary(const TokenIds& prompt, std::int64_t block_size,
+                                            std::int64_t vocab_size) {
+  std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
+  for (std::size_t n = 0; n < ids.size(); ++n) {
+    const std::int64_t number = ids[n], place = static_cast<std::int64_t>(n) % block_size;
+    // The digits of the block's number, the lowest first, repeated.
+    std::int64_t digit = number;
+    for (std::int64_t skip = place % 3; skip > 0; --skip) digit /= vocab_size;
+    ids[n] = static_cast<std::int32_t>((digit + place / 3) % vocab_size);
+  }
+  return ids;
+}
+
+/// Refuses a request that the model or the pool cannot hold to its end.
+void check_lengths(const Traffic& traffic, const ModelConfig& model, std::int64_t capacity) {
+  for (std::size_t index = 0; index < traffic.requests.size(); ++index) {
+    const TrafficRequest& asked = traffic.requests[index];
+    const bool fits_the_model = asked.input_length + asked.output_length <= model.max_position_embeddings;
+    if (fits_the_model && asked.tokens_to_store() <= capacity) continue;
+    throw InputError(
+        fmt::format("request {} has {} tokens in and {} out, and {}; give shorter ones", index + 1,
+                    asked.input_length, asked.output_length,
+                    fits_the_model ? fmt::format("the pool holds {}", capacity) : model.context_sentence()));
+  }
+}
+
+}  // namespace
+
+std::vector<TimedPass> timed_passes(Program& program, std::int64_t rows) {
+  const std::int64_t tokens = program.gpu ? kTokensOnGpu : kTokensOnCpu;
+  const std::span<const std::int64_t> counts =
+      program.gpu ? std::span<const std::int64_t>(kSequencesOnGpu) : kSequencesOnCpu;
+  // The watermark and the last, partial blocks come on top.
+  program.options.num_blocks = 2 * tokens / program.options.block_size + counts.back();
+  std::vector<TimedPass> passes;
+  for (const std::int64_t count : counts) {
+    for (const std::int64_t part : kPartsOfRows)
+      time_passes(program, count, std::max(rows / part, count), tokens, passes);
+  }
+  return passes;
+}
+
+ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const SchedulerSettings& settings) {
+  const ModelConfig& model = program.model->config();
+  check_lengths(traffic, model, program.options.num_blocks.value() * program.options.block_size);
+  std::vector<TimedPass> warm;  // buffers grow, and a GPU records its passes
+  time_passes(program, settings.max_sequences, settings.max_batch_tokens,
+              std::min<std::int64_t>(program.options.num_blocks.value() * program.options.block_size / 2,
+                                     settings.max_sequences * model.max_position_embeddings / 2),
+              warm);
+  TimedEngine timed(program, settings);
+  Engine& engine = timed.engine;
+  ServedTraffic served;
+  std::vector<double> first_tokens, output_tokens;
+  std::string error;
+  const Clock::time_point begin = Clock::now();
+  std::size_t next = 0;
+  const auto add = [&](std::size_t index) {
+    const TrafficRequest& asked = traffic.requests[index];
+    GenerationRequest request =
+        request_of(ids_in_vocabulary(traffic.prompt_ids(index), traffic.block_size, model.vocab_size),
+                   asked.output_length);
+    engine.check(request);
+    const auto arrived = begin + std::chrono::milliseconds(asked.timestamp_ms);
+    const auto hear = [&, arrived, first = arrived](const GenerationEvent& event) mutable {
+      if (!event.error.empty()) error = event.error;
+      if (event.id && first == arrived) {
+        first = Clock::now();
+        first_tokens.push_back(std::chrono::duration<double, std::milli>(first - arrived).count());
+      }
+      if (!event.summary) return;
+      served.found += event.summary->cached_tokens;
+      if (event.summary->generated_tokens > 1)
+        output_tokens.push_back(ms_since(first) / static_cast<double>(event.summary->generated_tokens - 1));
+    };
+    engine.add(index, std::move(request), hear, arrived);
+  };
+  for (;;) {
+    for (; next < traffic.requests.size() &&
+           ms_since(begin) >= static_cast<double>(traffic.requests[next].timestamp_ms);
+         ++next)
+      add(next);
+    const Clock::time_point pass = Clock::now();
+    if (engine.run_pass()) {
+      served.passes.push_back({timed.store.work(), ms_since(pass)});
+      continue;
+    }
+    if (next == traffic.requests.size()) break;
+    std::this_thread::sleep_until(begin + std::chrono::milliseconds(traffic.requests[next].timestamp_ms));
+  }
+  if (!error.empty()) throw RunError(error);
+  served.seconds = ms_since(begin) / 1e3;
+  served.counters = engine.manager().counters();
+  served.counters.preemptions = engine.scheduler().preemptions();
+  served.first_token_ms = spread_of(std::move(first_tokens));
+  served.output_token_ms = spread_of(std::move(output_tokens));
+  return served;
+}
+
+}  // namespace kvcache
