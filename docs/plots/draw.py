@@ -5,14 +5,16 @@
 
 `./steps plots` calls it. A record that build/bin/plot_data has written has eight pictures, one function each; what they
 show of time is what the record's machine measured, what they show of memory is the same in every record. The record of
-the kernels of a decode pass has one picture. The same record gives the same bytes with the same matplotlib. The
-pictures follow the reader's choice of light or dark. Either all of them are replaced or none is.
+the kernels of a decode pass has one picture, and so has what `./steps replay --sweep ... --json` prints. The same record
+gives the same bytes with the same matplotlib. The pictures follow the reader's choice of light or dark. Either all of
+them are replaced or none is.
 """
 
 import errno
 import html
 import io
 import json
+import math
 import os
 import signal
 import sys
@@ -65,6 +67,12 @@ BARS = ("before", "after")
 PASS_NUMBERS = [f"{DECODE_PASS}.{name}" for name in ("sequences", "context", "layers", "weight_bytes", "read_gb_per_s")]
 PART = ["work", "kernel", "gone", "kernels", "us"]
 
+# What `./steps replay --sweep ... --json` prints has this key. Each of its points has all the steps.
+SWEEP = "points"
+SWEPT_STEPS = ["step2_flat_cache", "step3_paged", "step4_prefix_cache"]
+SWEEP_TEXTS = ["trace", "model", "dtype", "router", "cost.from"]
+POOL = "pool_bytes"  # of each engine; a sweep of the pools' size is one that lacks it
+
 FIRST_TOKENS = 64  # a picture shows these enlarged
 
 
@@ -72,12 +80,12 @@ class DamagedRecord(Exception):
     """What is wrong with a record, in one line."""
 
 
-def find(record: dict, place: str):
-    """What stands at "times.decode.flat"."""
+def find(record: dict, place: str, inside: str = ""):
+    """What stands at "times.decode.flat" of a record, or of what the record has `inside`."""
     value = record
     for key in place.split("."):
         if not isinstance(value, dict) or key not in value:
-            raise DamagedRecord(f"{place} is missing")
+            raise DamagedRecord(f"{inside}{place} is missing")
         value = value[key]
     return value
 
@@ -86,10 +94,10 @@ def is_number(value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15  # nor NaN
 
 
-def check_number(place: str, value) -> None:
+def check_number(place: str, value, may_be_zero: bool = False) -> None:
     if not is_number(value):
         raise DamagedRecord(f"{place} must be a number")
-    if value == 0 and not place.startswith(MAY_BE_ZERO):
+    if value == 0 and not may_be_zero and not place.startswith(MAY_BE_ZERO):
         raise DamagedRecord(f"{place} must be greater than 0")
 
 
@@ -135,10 +143,54 @@ def check_bar(record: dict, place: str) -> None:
         raise DamagedRecord(f"{place}.kernels_and_copies must be greater than the kernels of its parts")
 
 
+def check_swept_step(place: str, step: dict, name: str, requests: int) -> None:
+    """Raises DamagedRecord unless this is what became of `requests` in the step of this name."""
+    if find(step, "step", f"{place}.") != name:
+        raise DamagedRecord(f"{place}.step must be {name}")
+    drained = find(step, "drained", f"{place}.")
+    place += ".drained."
+    for number, most in (("found_share", 1 if name == SWEPT_STEPS[-1] else 0), ("refused", requests)):
+        value = find(drained, number, place)
+        check_number(place + number, value, may_be_zero=True)
+        if value > most:
+            raise DamagedRecord(f"{place}{number} must not be greater than {most}")
+    for number in ("count", "median", "p99"):
+        value = find(drained, f"first_token_ms.{number}", place)
+        check_number(f"{place}first_token_ms.{number}", value, may_be_zero=drained["refused"] == requests)
+    if drained["first_token_ms"]["median"] > drained["first_token_ms"]["p99"]:
+        raise DamagedRecord(f"{place}first_token_ms.median must not be greater than p99")
+
+
+def check_sweep(record: dict) -> None:
+    """Raises DamagedRecord unless every point says what became of the requests in every step."""
+    for place in SWEEP_TEXTS:
+        check_text(place, find(record, place))
+    for place in ["requests", "engines"] + [POOL] * (POOL in record):
+        check_number(place, find(record, place))
+    points = record[SWEEP]
+    if not isinstance(points, list) or len(points) < 2:
+        raise DamagedRecord(f"{SWEEP} must be a list of two or more points")
+    for at, point in enumerate(points):
+        here = f"{SWEEP}[{at}]"
+        check_number(f"{here}.value", find(point, "value", f"{here}."))
+        if at > 0 and point["value"] <= points[at - 1]["value"]:
+            raise DamagedRecord(f"{here}.value must be greater than the one before")
+        steps = find(point, "steps", f"{here}.")
+        if not isinstance(steps, list) or len(steps) != len(SWEPT_STEPS):
+            raise DamagedRecord(f"{here}.steps must be a list of {len(SWEPT_STEPS)} steps")
+        for number, (step, name) in enumerate(zip(steps, SWEPT_STEPS)):
+            check_swept_step(f"{here}.steps[{number}]", step, name, record["requests"])
+            if step["drained"]["refused"] == record["requests"] and name == SWEPT_STEPS[-1]:
+                raise DamagedRecord(f"{here}.steps[{number}].drained.refused must be less than all requests")
+
+
 def check(record: dict) -> None:
     """Raises DamagedRecord unless everything is there that the pictures need, in lists of equal lengths."""
     if find(record, "schema") != 1:
         raise DamagedRecord("schema must be 1")
+    if SWEEP in record:
+        check_sweep(record)
+        return
     for place in TEXTS:
         check_text(place, find(record, place))
     if DECODE_PASS in record:
@@ -255,7 +307,7 @@ def doubling(axes: Axes, points: list) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(points))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
 def in_plain_numbers(axis) -> None:
@@ -593,6 +645,144 @@ def decode_pass(figure: Figure, record: dict) -> Words:
                  "are gone", f"before: {spoken(before)}. After: {spoken(after)}. {reading}")
 
 
+# ---- the pictures of a sweep ----
+
+@dataclass(frozen=True)
+class Swept:
+    """A step at all points of a sweep."""
+    look: Look
+    found: list    # percent of the prompts' tokens
+    refused: list  # requests
+    median: list   # ms to the first token; NaN where every request is refused
+    p99: list
+
+    @property
+    def name(self) -> str:
+        return self.look.name.split(",")[0]
+
+    def served(self) -> "list[int]":
+        """The points at which it serves requests, by their numbers."""
+        return [at for at, wait in enumerate(self.p99) if not math.isnan(wait)]
+
+
+def steps_of_sweep(record: dict) -> "list[Swept]":
+    def swept(number: int, look: Look) -> Swept:
+        drained = [point["steps"][number]["drained"] for point in record[SWEEP]]
+        waits = {part: [figures["first_token_ms"][part] if figures["refused"] < record["requests"] else math.nan
+                        for figures in drained] for part in ("median", "p99")}
+        return Swept(look, [100 * figures["found_share"] for figures in drained],
+                     [figures["refused"] for figures in drained], **waits)
+    return [swept(number, look) for number, (_, look) in enumerate(STEPS[1:])]
+
+
+def open_where_refused(axes: Axes, x: list, y: list, step: Swept) -> None:
+    """Empties the markers of a curve where some requests are refused."""
+    some = [at for at in step.served() if step.refused[at] > 0]
+    axes.plot([x[at] for at in some], [y[at] for at in some], color=step.look.colour, linestyle="none",
+              marker=step.look.marker, markerfacecolor=PAPER, clip_on=False)
+
+
+def first_tokens(axes: Axes, x: list, steps: "list[Swept]", medians: bool) -> None:
+    """The first token's 99% of each step, and thin its median, in seconds."""
+    in_ratios(axes)
+    ends = []
+    for step in steps:
+        median, p99 = ([wait / 1000 for wait in waits] for waits in (step.median, step.p99))
+        curve(axes, x, p99, step.look)
+        open_where_refused(axes, x, p99, step)
+        if not math.isnan(p99[-1]):
+            ends.append((p99, step.look))
+        if medians:
+            axes.plot(x, median, color=step.look.colour, linestyle=step.look.line, marker=step.look.marker,
+                      linewidth=1, markersize=3, clip_on=False)
+    axes.set_xlim(x[0], x[-1])
+    low, high = axes.get_ylim()
+    rows = [step for step in steps if len(step.served()) < len(x)]
+    axes.set_ylim(low, high * (high / low) ** (0.09 * len(rows)))  # for those that are nowhere on the axis
+    for row, step in enumerate(rows):
+        places = [value for at, value in enumerate(x) if at not in step.served()]
+        height = 0.97 - 0.08 * row
+        axes.plot(places, [height] * len(places), color=step.look.colour, linestyle="none", marker=step.look.marker,
+                  markerfacecolor=PAPER, transform=axes.get_xaxis_transform(), clip_on=False)
+        axes.annotate(f"{step.name}: all refused", xy=(places[-1], height), xycoords=axes.get_xaxis_transform(), xytext=(7, 0),
+                      textcoords="offset points", va="center", fontsize=9)
+    name_curves(axes, ends)
+
+
+def spoken_sweep(places: "list[str]", steps: "list[Swept]") -> str:
+    """As in: first token, median and 99%: step 2, flat: 420 ms and 9.79 s at rate 0.25, ...; step 3, paged: ..."""
+    texts = []
+    for step in steps:
+        ends = [f"{ms(step.median[at])} and {ms(step.p99[at])} at {places[at]}"
+                for at in step.served()[:1] + step.served()[1:][-1:]]
+        texts.append(f"{step.look.name}: {', '.join(ends) or 'none'}")
+    return f"first token, median and 99%: {'; '.join(texts)}"
+
+
+def spoken_refusals(places: "list[str]", steps: "list[Swept]") -> str:
+    """As in: step 2 refuses all at 10 GB; step 3 refuses 258 at 10 GB"""
+    texts = [f"{step.name} refuses {whole(step.refused[at]) if at in step.served() else 'all'} at {places[at]}"
+             for step in steps for at in range(len(places)) if step.refused[at] > 0]
+    return "; ".join(texts or ["no request is refused"])
+
+
+def some_refused(steps: "list[Swept]", words: str) -> str:
+    """These words, if there are open markers to explain."""
+    return words if any(step.refused[at] > 0 for step in steps for at in step.served()) else ""
+
+
+def pool_sizes(figure: Figure, record: dict) -> Words:
+    steps = steps_of_sweep(record)
+    shared = steps[-1]
+    gb = [point["value"] / 1e9 for point in record[SWEEP]]
+    left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.075, right=0.77, wspace=0.32)
+    for axes in (left, right):
+        axes.tick_params(labelsize=9)
+        doubling(axes, gb)
+    curve(left, gb, shared.found, SHARED)
+    open_where_refused(left, gb, shared.found, shared)
+    left.set_xlim(gb[0], gb[-1])
+    left.set_ylim(0, None)
+    label_axes(left, "GB of K and V in each engine", "% of the prompts' tokens found")
+    label_axes(right, "GB of K and V in each engine", "seconds to the first token, 99%")
+    first_tokens(right, gb, steps, medians=False)
+    places = [f"{short(value)} GB" for value in gb]
+    return Words(f"In pools of {places[0]} step 4 finds {shared.found[0]:.1f}% of the prompts' tokens, in pools of "
+                 f"{places[-1]} {shared.found[-1]:.1f}%",
+                 "Left: step 4; steps 2 and 3 find none. Right: 99% of the served requests wait no longer"
+                 + some_refused(steps, ". Open markers: some requests are refused"),
+                 f"step 4 finds {', '.join(f'{found:.1f}% at {place}' for found, place in zip(shared.found, places))}; "
+                 f"{spoken_sweep(places, steps)}; {spoken_refusals(places, steps)}")
+
+
+def arrival_rates(figure: Figure, record: dict) -> Words:
+    steps = steps_of_sweep(record)
+    rates = [point["value"] for point in record[SWEEP]]
+    figure.subplots_adjust(left=0.105)
+    axes = figure.add_subplot()
+    doubling(axes, rates)
+    label_axes(axes, "arrival rate; 1: the trace's own pace", "seconds to the first token")
+    first_tokens(axes, rates, steps, medians=True)
+    at = min(range(len(rates)), key=lambda point: abs(math.log(rates[point])))
+    pace = "the trace's own pace" if rates[at] == 1 else f"{rates[at]:g} times the trace's pace"
+    waits = [f"{'never' if math.isnan(step.median[at]) else ms(step.median[at])} in {step.name}" for step in steps]
+    places = [f"rate {rate:g}" for rate in rates]
+    return Words(f"Median first token at {pace}: {', '.join(waits)}",
+                 "Lines with large markers: 99% of the served requests wait no longer; thin lines: half of them"
+                 + some_refused(steps, ". Open: some requests are refused"),
+                 f"{spoken_sweep(places, steps)}; {spoken_refusals(places, steps)}")
+
+
+def replayed(record: dict) -> str:
+    pool = f" with {short(record[POOL] / 1e9)} GB" if POOL in record else ""
+    return (f"{record['requests']:,} requests of {record['trace']} in virtual time; {record['engines']} "
+            f"engine{'s' if record['engines'] > 1 else ''}{pool}, router {record['router']}; "
+            f"{record['model']}, {record['dtype']}; costs: {record['cost']['from']}")
+
+
+# ---- which pictures a record has ----
+
 def measured_in_turns(record: dict) -> str:
     machine = record["machine"]
     threads = f", {machine['threads']} threads" if machine["device"] == "cpu" else ""
@@ -623,6 +813,14 @@ PICTURES: "list[Picture]" = [
     ("gather", gather, measured_in_turns),
 ]
 PICTURES_OF_A_PASS: "list[Picture]" = [("decode_pass", decode_pass, recorded_pass)]
+PICTURES_OF_POOL_SIZES: "list[Picture]" = [("memory", pool_sizes, replayed)]
+PICTURES_OF_RATES: "list[Picture]" = [("rate", arrival_rates, replayed)]
+
+
+def pictures_of(record: dict) -> "list[Picture]":
+    if SWEEP in record:
+        return PICTURES_OF_RATES if POOL in record else PICTURES_OF_POOL_SIZES
+    return PICTURES_OF_A_PASS if DECODE_PASS in record else PICTURES
 
 
 def write(figure: Figure, height: float, words: str, size: float, **looks) -> None:
@@ -687,7 +885,7 @@ def main(paths: "list[str]") -> None:
             record = read_record(path)
         except DamagedRecord as damage:
             refuse(f"{path}: {damage}; docs/plots/README.md says where records come from", 2)
-        for name, picture, origin in PICTURES_OF_A_PASS if DECODE_PASS in record else PICTURES:
+        for name, picture, origin in pictures_of(record):
             pictures[path.parent / f"{name}.svg"] = draw(record, picture, origin)
     replace_all(pictures)
 

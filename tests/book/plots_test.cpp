@@ -189,6 +189,7 @@ TEST(Times, TheSecondPromptFindsTheFullBlocksOfThePrefix) {
 const char* const kPictures[] = {"time_per_token", "one_sequence", "generation",  "trace",
                                  "budget",         "first_token",  "block_sizes", "gather"};
 const std::filesystem::path kPassRecord = std::filesystem::path("h200") / "decode_pass.json";
+const char* const kSweeps[] = {"memory", "rate"};  // of replays: their records and their pictures
 const std::filesystem::path kPlots = std::filesystem::path(SOURCE_DIR) / "docs/plots";
 
 /// A Python that has matplotlib, as draw.py needs it; empty if this machine has none.
@@ -198,6 +199,45 @@ std::string python() {
       return path;
   }
   return "";
+}
+
+/// What a replay of 100 requests could print of its steps at one point of a sweep.
+nlohmann::ordered_json swept_steps(double found_share, std::int64_t refused_by_step2, std::int64_t refused) {
+  const auto step = [](const char* name, double found, std::int64_t refused_here, double ms) {
+    const double served_ms = refused_here == 100 ? 0 : ms;
+    return nlohmann::ordered_json{
+        {"step", name},
+        {"drained",
+         {{"found_share", found},
+          {"refused", refused_here},
+          {"first_token_ms",
+           {{"count", 100 - refused_here}, {"median", served_ms}, {"p99", 20 * served_ms}}}}}};
+  };
+  return {step("step2_flat_cache", 0, refused_by_step2, 400), step("step3_paged", 0, refused, 200),
+          step("step4_prefix_cache", found_share, refused, 100)};
+}
+
+/// A sweep of the pools' size. With a size of the pools it would be one of the rate.
+nlohmann::ordered_json small_sweep() {
+  return {{"schema", 1},
+          {"trace", "<a & b>.jsonl"},
+          {"requests", 100},
+          {"model", "tiny"},
+          {"dtype", "bf16"},
+          {"engines", 1},
+          {"router", "least-loaded"},
+          {"cost", {{"from", "h100"}}},
+          {"points",
+           {{{"value", 5e8}, {"steps", swept_steps(0.125, 100, 3)}},
+            {{"value", 1e9}, {"steps", swept_steps(0.25, 0, 0)}},
+            {{"value", 2e9}, {"steps", swept_steps(0.5, 0, 0)}}}}};
+}
+
+nlohmann::ordered_json small_sweep_of_rates() {
+  nlohmann::ordered_json sweep = small_sweep();
+  sweep["pool_bytes"] = 1'000'000'000;
+  for (nlohmann::ordered_json& point : sweep["points"]) point["value"] = point["value"].get<double>() / 2e9;
+  return sweep;
 }
 
 /// For a fixture whose tests draw.
@@ -340,6 +380,100 @@ TEST_F(Pictures, ADamagedRecordOfADecodePassIsRefusedInOneLine) {
   expect_damages(records);
 }
 
+TEST_F(Pictures, ASweepOfPoolSizesHasOneWithWhatIsFoundAndRefused) {
+  write_file(folder_ / "record.json", small_sweep().dump());
+  const ProgramResult result = draw();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out + result.err, "");
+  EXPECT_EQ(files_in_folder(), 2);
+  const std::string text = read_file(svg("memory"));
+  for (const char* part :
+       {"In pools of 0.5 GB step 4 finds 12.5% of the prompts&#x27; tokens, in pools of 2 GB 50.0%</title>",
+        ">step 2: all refused<", "Open markers: some requests are refused", "fill: #ffffff; stroke: #a23b7f",
+        "step 2, flat: 400 ms and 8 s at 1 GB",
+        "step 2 refuses all at 0.5 GB; step 3 refuses 3 at 0.5 GB; step 4 refuses 3 at 0.5 GB",
+        "100 requests of &lt;a &amp; b&gt;.jsonl in virtual time; 1 engine, router least-loaded; tiny, bf16"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+}
+
+TEST_F(Pictures, ASweepOfRatesHasOneWithTheFirstTokens) {
+  nlohmann::ordered_json sweep = small_sweep_of_rates();
+  write_file(folder_ / "record.json", sweep.dump());
+  ASSERT_EQ(draw().exit_code, 0);
+  EXPECT_EQ(files_in_folder(), 2);
+  std::string text = read_file(svg("rate"));
+  for (const char* part : {"<title id=\"title\">Median first token at the trace&#x27;s own pace: 400 ms in "
+                           "step 2, 200 ms in step 3, 100 ms in step 4</title>",
+                           ">step 2: all refused<", ">0.25<", "1 engine with 1 GB"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+
+  for (nlohmann::ordered_json& point : sweep["points"]) point["steps"] = swept_steps(0.5, 0, 0);
+  write_file(folder_ / "record.json", sweep.dump());
+  ASSERT_EQ(draw().exit_code, 0);
+  text = read_file(svg("rate"));
+  EXPECT_NE(text.find("no request is refused"), std::string::npos);
+  for (const char* part : {"all refused", "Open: some"})
+    EXPECT_EQ(text.find(part), std::string::npos) << part;
+
+  for (nlohmann::ordered_json& point : sweep["points"]) point["steps"] = swept_steps(0.5, 100, 0);
+  write_file(folder_ / "record.json", sweep.dump());
+  ASSERT_EQ(draw().exit_code, 0);
+  text = read_file(svg("rate"));
+  for (const char* part :
+       {"pace: never in step 2, 200 ms in step 3", "step 2, flat: none; step 3, paged: 200 ms"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+}
+
+TEST_F(Pictures, ADamagedRecordOfASweepIsRefusedInOneLine) {
+  std::vector<std::pair<std::string, std::string>> records;
+  const auto damaged = [&](const char* place, const nlohmann::ordered_json& value, const char* what) {
+    nlohmann::ordered_json changed = small_sweep_of_rates();
+    changed[nlohmann::ordered_json::json_pointer(place)] = value;
+    records.emplace_back(changed.dump(), what);
+  };
+  const auto without = [&](const char* place, const char* key, const char* what) {
+    nlohmann::ordered_json changed = small_sweep_of_rates();
+    changed[nlohmann::ordered_json::json_pointer(place)].erase(key);
+    records.emplace_back(changed.dump(), what);
+  };
+  damaged("/schema", 2, "schema");
+  without("", "points", "machine.date is missing");
+  damaged("/points", nlohmann::ordered_json::array(), "points must be a list of two or more points");
+  damaged("/points", 3, "points must be a list of two or more points");
+  damaged("/points", nlohmann::ordered_json::array({nullptr, 1}), "points[0].value is missing");
+  without("", "requests", "requests is missing");
+  damaged("/requests", "100", "requests must be a number");
+  damaged("/engines", 0, "engines must be greater than 0");
+  damaged("/pool_bytes", nullptr, "pool_bytes must be a number");
+  damaged("/trace", "two\nlines", "trace must be a text");
+  damaged("/cost", 1, "cost.from is missing");
+  damaged("/points/0/value", 0, "points[0].value must be greater than 0");
+  damaged("/points/1/value", 0.25, "points[1].value must be greater than the one before");
+  without("/points/1", "steps", "points[1].steps is missing");
+  damaged("/points/1/steps", {{"step", "step2_flat_cache"}}, "points[1].steps must be a list of 3 steps");
+  damaged("/points/1/steps", 3, "points[1].steps must be a list of 3 steps");
+  damaged("/points/1/steps/3", 1, "points[1].steps must be a list of 3 steps");
+  damaged("/points/1/steps/0", 1, "points[1].steps[0].step is missing");
+  damaged("/points/1/steps/0/step", "step3_paged", "points[1].steps[0].step must be step2_flat_cache");
+  without("/points/2/steps/1", "drained", "points[2].steps[1].drained is missing");
+  damaged("/points/2/steps/1/drained", 1, "points[2].steps[1].drained.found_share is missing");
+  damaged("/points/2/steps/1/drained/found_share", 0.1, "points[2].steps[1].drained.found_share");
+  damaged("/points/2/steps/2/drained/found_share", 1.1, "points[2].steps[2].drained.found_share");
+  damaged("/points/2/steps/2/drained/refused", 101, "points[2].steps[2].drained.refused");
+  damaged("/points/2/steps/2/drained/refused", -1, "points[2].steps[2].drained.refused");
+  damaged("/points/2/steps/2/drained/refused", 100,
+          "points[2].steps[2].drained.refused must be less than all requests");
+  without("/points/2/steps/1/drained/first_token_ms", "p99",
+          "points[2].steps[1].drained.first_token_ms.p99 is missing");
+  damaged("/points/2/steps/1/drained/first_token_ms/p99", "9",
+          "points[2].steps[1].drained.first_token_ms.p99 must be a number");
+  damaged("/points/2/steps/1/drained/first_token_ms/p99", 1,
+          "points[2].steps[1].drained.first_token_ms.median must not be greater than p99");
+  damaged("/points/2/steps/1/drained/first_token_ms/count", 0,  // as with --serial
+          "points[2].steps[1].drained.first_token_ms.count must be greater than 0");
+  expect_damages(records);
+}
+
 TEST_F(Pictures, WithoutARecordThereIsOneLine) {
   expect_refusal(python_, {kPlots / "draw.py"}, 2, {"record"});
   expect_refusal(python_, {kPlots / "draw.py", "--help-me"}, 2, {"--help-me", "record"});
@@ -442,6 +576,9 @@ std::string title_of(const std::filesystem::path& file) {
 TEST(CommittedPictures, AreDescribedByTheirResultsWhereverTheyAreShown) {
   const std::filesystem::path root = SOURCE_DIR;
   std::vector<std::filesystem::path> pages = {root / "README.md", kPlots / "README.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(root / "docs")) {
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     if (entry.path().filename().string().starts_with("step") && entry.is_directory())
       pages.push_back(entry.path() / "README.md");
@@ -456,7 +593,7 @@ TEST(CommittedPictures, AreDescribedByTheirResultsWhereverTheyAreShown) {
           << page << ": the words for " << (*match)[2] << " must begin with its title: " << title;
     }
   }
-  EXPECT_GE(shown, 14);
+  EXPECT_GE(shown, 16);
 }
 
 TEST(CommittedRecords, AreShownRoundedOnce) {
@@ -481,6 +618,29 @@ TEST(CommittedRecords, HaveTheBytesOfTheWeightsThatADecodePassReads) {
             2 * parameters(named_config(record["machine"]["weights"].get<std::string>())));
 }
 
+/// If this fails and the change is meant, the notes of docs/plots/README.md have the commands of the sweeps.
+TEST(CommittedSweeps, HaveTheCostsThatReplaysHaveToday) {
+  const TemporaryFolder folder;
+  const std::string trace = folder / "trace.jsonl";
+  write_file(trace, run_step("replay", {"--make", "chat", "--requests", "2"}).out);
+  for (const char* name : kSweeps) {
+    const auto record =
+        nlohmann::ordered_json::parse(read_file(kPlots / "replay" / (std::string(name) + ".json")));
+    const ProgramResult result = run_step("replay", {trace, "--card", record["cost"]["from"], "--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto today = nlohmann::ordered_json::parse(result.out);
+    for (const char* same : {"schema", "model", "dtype", "bytes_per_token", "block_size", "max_sequences"})
+      EXPECT_EQ(record[same], today[same]) << same << " of " << name;
+    ASSERT_EQ(record["cost"].size(), today["cost"].size()) << name;
+    for (const auto& [part, cost] : today["cost"].items()) {
+      if (cost.is_number())
+        EXPECT_DOUBLE_EQ(record["cost"][part], cost) << part << " of " << name;
+      else
+        EXPECT_EQ(record["cost"][part], cost) << part << " of " << name;
+    }
+  }
+}
+
 /// If this fails and the change is meant, `./steps plots docs/plots/*/*.json` draws them anew.
 TEST_F(Pictures, CommittedOnesAreDrawnFromTheRecordsBesideThem) {
   const std::string version =
@@ -498,6 +658,8 @@ TEST_F(Pictures, CommittedOnesAreDrawnFromTheRecordsBesideThem) {
   for (const std::filesystem::path& folder : committed()) expect_drawn(folder / "record.json", kPictures);
   const char* const of_a_pass[] = {"decode_pass"};
   expect_drawn(kPlots / kPassRecord, of_a_pass);
+  for (const char* const& sweep : kSweeps)
+    expect_drawn(kPlots / "replay" / (std::string(sweep) + ".json"), {&sweep, 1});
 }
 
 TEST(PlotData, RefusesWhatItDoesNotKnowInOneLine) {
