@@ -13,6 +13,7 @@ CHAPTERS = [
     "step3_paged/README.md",
     "step4_prefix_cache/README.md",
     "docs/serving.md",
+    "docs/replay.md",
     "docs/beyond.md",
     "docs/copying.md",
     "docs/usage.md",
