@@ -36,8 +36,7 @@ std::string line(const std::string& timestamp, const std::string& input, const s
 const std::string kGood = line("0", "5", "3", "[7, 8]");
 
 std::string refusal(const std::string& text, std::int64_t block_size = 4) {
-  const std::string message =
-      test::message_of<InputError>([&] { static_cast<void>(read(text, block_size)); });
+  std::string message = test::message_of<InputError>([&] { static_cast<void>(read(text, block_size)); });
   EXPECT_NE(message, "") << text;
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   return message;
