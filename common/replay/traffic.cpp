@@ -20,6 +20,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::int64_t most_of_a_length = std::numeric_limits<std::int32_t>::max();  // positions have 32 bits
+constexpr std::int64_t most_of_a_time = std::int64_t{1} << 53;  // whole numbers that every JSON reader keeps
 
 /// The fields of one line.
 class Line {
@@ -93,6 +94,15 @@ std::int32_t Traffic::output_id(std::size_t index) const {
   return std::numeric_limits<std::int32_t>::max() - static_cast<std::int32_t>(index);
 }
 
+void check_duration(double ms, const std::string& name) {
+  constexpr double kDay = 24 * 3600 * 1e3;
+  if (ms > kMostDays * kDay)
+    throw InputError(
+        fmt::format("{}: its requests come within {:.0f} days, and a replay has at most {}; give a "
+                    "part of them, or a higher rate",
+                    name, ms / kDay, kMostDays));
+}
+
 Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t block_size) {
   Traffic traffic{.block_size = block_size, .requests = {}};
   std::unordered_map<std::uint64_t, std::int32_t> numbers;  // of the hash ids, in the order of their lines
@@ -101,7 +111,7 @@ Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t 
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Line line(text, fmt::format("{}, line {}", name, number));
     TrafficRequest& request = traffic.requests.emplace_back();
-    request.timestamp_ms = line.number("timestamp", 0, std::int64_t{1} << 53);
+    request.timestamp_ms = line.number("timestamp", 0, most_of_a_time);
     request.input_length = line.number("input_length", 1, most_of_a_length);
     request.output_length = line.number("output_length", 0, most_of_a_length - request.input_length);
     for (const std::uint64_t hash : line.hash_ids((request.input_length + block_size - 1) / block_size))
@@ -111,6 +121,9 @@ Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t 
   if (traffic.requests.empty())
     throw InputError(fmt::format("{} holds no request; a trace has one JSON object on each line", name));
   std::ranges::stable_sort(traffic.requests, {}, &TrafficRequest::timestamp_ms);
+  const std::int64_t start = traffic.requests.front().timestamp_ms;  // 0, or a date
+  for (TrafficRequest& request : traffic.requests) request.timestamp_ms -= start;
+  check_duration(static_cast<double>(traffic.requests.back().timestamp_ms), name);
   return traffic;
 }
 

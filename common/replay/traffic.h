@@ -16,7 +16,7 @@ namespace kvcache {
 
 /// One request of a trace.
 struct TrafficRequest {
-  std::int64_t timestamp_ms = 0;   ///< of its arrival, since the start of the trace
+  std::int64_t timestamp_ms = 0;   ///< of its arrival, since that of the first one
   std::int64_t input_length = 0;   ///< tokens of its prompt, at least 1
   std::int64_t output_length = 0;  ///< tokens generated for it
   /// [blocks] one number for each block of its prompt, the last one partial. Of two requests, equal numbers
@@ -39,8 +39,17 @@ struct Traffic {
   std::int32_t output_id(std::size_t index) const;
 };
 
+/// The most days from the first request to the last: memory is sampled every second.
+inline constexpr int kMostDays = 31;
+
+/// @throws InputError if requests come within more than kMostDays.
+/// @param ms    from the first of them to the last
+/// @param name  of the trace
+void check_duration(double ms, const std::string& name);
+
 /// Reads a trace: JSON lines with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`, a list of
-/// whole numbers below 2^64; other fields are ignored. Lines of later requests may stand first.
+/// whole numbers below 2^64; other fields are ignored. Lines of later requests may stand first, and
+/// timestamps may count from any time.
 /// @param name        of the source, for messages
 /// @param block_size  tokens for each of the hash ids
 /// @throws InputError "<name>, line 3: ..." for the first line that is wrong, and for a trace without lines.

@@ -49,8 +49,13 @@ std::vector<ReplayedColumn> replay_columns(const ReplayOptions& options, const T
 
 std::vector<SweepPoint> sweep(const ReplayOptions& options, const Traffic& traffic) {
   std::vector<SweepPoint> points;
+  const bool of_memory = options.sweep->of == Sweep::Of::kv_memory;
+  if (!of_memory) {
+    const auto last_ms = static_cast<double>(traffic.requests.back().timestamp_ms);
+    check_duration(last_ms / options.sweep->first,
+                   fmt::format("{} with the rate {}", options.trace.string(), options.sweep->first));
+  }
   for (const double value : options.sweep->values()) {
-    const bool of_memory = options.sweep->of == Sweep::Of::kv_memory;
     points.push_back(
         {value,
          replay_columns(options, traffic, of_memory ? static_cast<std::int64_t>(value) : options.pool_bytes(),

@@ -54,7 +54,7 @@ TEST(Traffic, ReadsALineOfARequest) {
   ASSERT_EQ(traffic.requests.size(), 1U);
   EXPECT_EQ(traffic.block_size, 4);
   const TrafficRequest& request = traffic.requests[0];
-  EXPECT_EQ(request.timestamp_ms, 27482);
+  EXPECT_EQ(request.timestamp_ms, 0) << "since the first one";
   EXPECT_EQ(request.input_length, 9);
   EXPECT_EQ(request.output_length, 52);
   EXPECT_EQ(request.blocks.size(), 3U);
@@ -92,9 +92,10 @@ TEST(Traffic, SortsByTimeAndKeepsTheOrderOfEqualTimes) {
 }
 
 TEST(Traffic, DropsTheFractionOfAMillisecond) {
-  const Traffic traffic = read(line("12.7", "1", "0", "[1]") + line("1e3", "1", "0", "[1]"));
-  EXPECT_EQ(traffic.requests[0].timestamp_ms, 12);
-  EXPECT_EQ(traffic.requests[1].timestamp_ms, 1000);
+  const Traffic traffic =
+      read(line("0", "1", "0", "[1]") + line("12.7", "1", "0", "[1]") + line("1e3", "1", "0", "[1]"));
+  EXPECT_EQ(traffic.requests[1].timestamp_ms, 12);
+  EXPECT_EQ(traffic.requests[2].timestamp_ms, 1000);
 }
 
 TEST(Traffic, ReadsAFile) {
@@ -105,8 +106,23 @@ TEST(Traffic, ReadsAFile) {
 
 TEST(Traffic, TheLengthsMayBeAsLargeAsPositions) {
   const Traffic traffic = read(line("9007199254740992", "2147483646", "1", "[1]"), std::int64_t{1} << 31);
-  EXPECT_EQ(traffic.requests[0].timestamp_ms, std::int64_t{1} << 53);
   EXPECT_EQ(traffic.requests[0].input_length, 2147483646);
+}
+
+TEST(Traffic, TimesCountFromTheFirstRequestWhichMayHaveADate) {
+  const Traffic traffic =
+      read(line("1764489600500", "1", "0", "[1]") + line("1764489600000", "1", "0", "[1]"));
+  EXPECT_EQ(traffic.requests[0].timestamp_ms, 0);
+  EXPECT_EQ(traffic.requests[1].timestamp_ms, 500);
+}
+
+TEST(Traffic, MayLastAMonth) {
+  EXPECT_EQ(read(line("0", "1", "0", "[1]") + line("2678400000", "1", "0", "[1]")).requests.size(), 2U);
+  EXPECT_THAT(refusal(line("0", "1", "0", "[1]") + line("2764800000", "1", "0", "[1]")),
+              testing::AllOf(HasSubstr("within 32 days"), HasSubstr("at most 31")));
+  // A date beside times that count from 0.
+  EXPECT_THAT(refusal(line("0", "1", "0", "[1]") + line("1764489600000", "1", "0", "[1]")),
+              HasSubstr("within 20422 days"));
 }
 
 // Wrong lines
@@ -256,7 +272,7 @@ TEST(TrafficRequest, StoresAllTokensButTheLastOutput) {
 }
 
 TEST(TrafficRequest, ALineOfItIsReadAsTheSame) {
-  const TrafficRequest one{.timestamp_ms = 12, .input_length = 9, .output_length = 0, .blocks = {0, 1, 2}};
+  const TrafficRequest one{.timestamp_ms = 0, .input_length = 9, .output_length = 0, .blocks = {0, 1, 2}};
   const TrafficRequest two{.timestamp_ms = 99, .input_length = 4, .output_length = 17, .blocks = {1}};
   EXPECT_EQ(line_of(two),
             "{\"timestamp\": 99, \"input_length\": 4, \"output_length\": 17, \"hash_ids\": [1]}\n");
