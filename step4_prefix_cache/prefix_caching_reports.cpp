@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "step4_prefix_cache/block_hash.h"
 #include "step4_prefix_cache/prefix_caching_manager.h"
@@ -32,20 +32,26 @@ void PrefixCachingManager::update_counters(const PassPlan& plan) {
 }
 
 KvMemoryReport PrefixCachingManager::memory() const {
-  std::vector<std::int64_t> stored(static_cast<std::size_t>(pool_.total()));  // tokens in each block
+  KvMemoryReport report;
+  report.bytes_per_token = shape_.bytes_per_token;
+  report.reserved_bytes = pool_.in_use_count() * shape_.block_bytes();
+  report.pool_bytes = pool_.total() * shape_.block_bytes();
+  std::unordered_map<std::int32_t, std::int64_t> shared;  // tokens in each block of several sequences
+  std::int64_t tokens = 0;
   for (const auto& [id, sequence] : sequences_) {
     std::int64_t left = sequence.length;
     for (const std::int32_t block : sequence.blocks) {
-      std::int64_t& tokens = stored[static_cast<std::size_t>(block)];  // a shared block counts once
-      tokens = std::max(tokens, std::min(shape_.block_size, left));
-      left -= shape_.block_size;
+      const std::int64_t stored = std::clamp<std::int64_t>(left, 0, shape_.block_size);
+      left -= stored;
+      if (pool_.reference_count(block) == 1) {
+        tokens += stored;
+      } else {
+        shared[block] = std::max(shared[block], stored);
+      }
     }
   }
-  KvMemoryReport report;
-  report.bytes_per_token = shape_.bytes_per_token;
-  report.reserved_bytes = pool_.in_use_count() * shape_.block_size * shape_.bytes_per_token;
-  report.pool_bytes = pool_.total() * shape_.block_size * shape_.bytes_per_token;
-  for (const std::int64_t tokens : stored) report.used_bytes += tokens * shape_.bytes_per_token;
+  for (const auto& [block, stored] : shared) tokens += stored;  // each once
+  report.used_bytes = tokens * shape_.bytes_per_token;
   return report;
 }
 

@@ -7,7 +7,6 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "common/base/error.h"
@@ -25,6 +24,7 @@ constexpr struct {
               {"pair_ms", &PassCost::pair_ms},
               {"context_ms", &PassCost::context_ms}};
 constexpr std::size_t kLeastPasses = 8;  // twice the parts
+constexpr double kMostMs = 1e6;          // of a part, in a file
 
 /// The weights of all layers' products.
 double layer_weights(const ModelConfig& model) {
@@ -130,9 +130,9 @@ PassCost read_cost(const std::filesystem::path& path) {
   PassCost cost;
   const auto read = [&](const char* name, double& ms) {
     const nlohmann::json& value = json[name];
-    if (!value.is_number() || value < 0)
-      throw InputError(fmt::format("{}: \"{}\" is {}; it must be a number of milliseconds, 0 or more",
-                                   path.string(), name, shown(value)));
+    if (!value.is_number() || value < 0 || value > kMostMs)
+      throw InputError(fmt::format("{}: \"{}\" is {}; it must be a number of milliseconds from 0 to {}",
+                                   path.string(), name, shown(value), kMostMs));
     ms = value;
   };
   for (const auto& part : kParts) {

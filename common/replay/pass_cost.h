@@ -77,8 +77,9 @@ PassCost fitted_cost(std::span<const TimedPass> passes);
 /// A fitted cost as a JSON object, for read_cost.
 /// @param fitted_on  what was timed: the processor, the model
 std::string to_json(const PassCost& cost, const std::string& fitted_on);
-/// Reads a cost: a JSON object with constant_ms, row_ms, pair_ms and context_ms, and swap_ms if blocks are
-/// swapped, as serve-bench writes it with --cost.
+/// Reads a cost: a JSON object with constant_ms, row_ms, pair_ms and context_ms, as serve-bench writes it
+/// with
+/// --cost. Who swaps blocks adds swap_ms.
 /// @throws InputError naming the file and what is wrong in it.
 PassCost read_cost(const std::filesystem::path& path);
 

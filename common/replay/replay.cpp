@@ -6,13 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <string>
 
 #include "common/replay/virtual_engine.h"
 
 namespace kvcache {
 namespace {
 
+constexpr std::size_t kMostSamples = 1 << 20;
 constexpr double kSampleMs = 1000;   // of virtual time between two samples of the memory
 constexpr double kLateShare = 0.01;  // of all requests may be later than the SLO
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -121,19 +121,31 @@ class Replay {
     last_end_ = std::max(last_end_, now);
   }
 
-  /// The whole seconds up to `time`: nothing changes before it.
+  /// Samples the memory at the whole seconds up to `time`: nothing changes before it.
   void sample_until(double time) {
-    for (; next_sample_ <= time; next_sample_ += kSampleMs) {
-      ReplayMemory::Sample sample{.at_ms = next_sample_};
-      report_.memory.pool_bytes = 0;
-      for (const EngineParts& part : parts_) {
-        const KvMemoryReport memory = part.manager->memory();
-        sample.reserved_bytes += memory.reserved_bytes;
-        sample.used_bytes += memory.used_bytes;
-        report_.memory.pool_bytes += memory.pool_bytes;
-      }
-      report_.memory.samples.push_back(sample);
+    if (next_sample_ > time) return;
+    ReplayMemory::Sample sample;
+    report_.memory.pool_bytes = 0;
+    for (const EngineParts& part : parts_) {
+      const KvMemoryReport memory = part.manager->memory();
+      sample.reserved_bytes += memory.reserved_bytes;
+      sample.used_bytes += memory.used_bytes;
+      report_.memory.pool_bytes += memory.pool_bytes;
     }
+    for (; next_sample_ <= time; next_sample_ += sample_ms_) {
+      sample.at_ms = next_sample_;
+      report_.memory.samples.push_back(sample);
+      if (report_.memory.samples.size() == kMostSamples) keep_every_other_sample();
+    }
+  }
+
+  /// Of a time of weeks: half the samples, and from now on half as many.
+  void keep_every_other_sample() {
+    std::vector<ReplayMemory::Sample>& samples = report_.memory.samples;
+    for (std::size_t n = 0; n < samples.size() / 2; ++n) samples[n] = samples[2 * n];
+    samples.resize(samples.size() / 2);
+    sample_ms_ *= 2;
+    next_sample_ = samples.back().at_ms;  // the loop goes on from here
   }
 
   std::int64_t allowed_late() const {
@@ -163,7 +175,7 @@ class Replay {
   std::int64_t late_ = 0;    // of the settled
   std::int64_t passes_ = 0;
   double last_end_ = 0;  // of a pass, or an arrival
-  double next_sample_ = 0;
+  double next_sample_ = 0, sample_ms_ = kSampleMs;
   ReplayReport report_;
 };
 

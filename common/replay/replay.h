@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "common/engine/scheduler.h"
@@ -87,7 +86,8 @@ struct ReplayFigures {
   double generated_per_s() const;
 };
 
-/// Memory of K and V, sampled once a virtual second, of all engines together.
+/// Memory of K and V, of all engines together, sampled once a virtual second; in a time of weeks, once in two
+/// seconds, four and so on.
 struct ReplayMemory {
   /// One sample.
   struct Sample {
@@ -110,7 +110,7 @@ struct ReplayReport {
 };
 
 /// Serves `traffic`.
-/// @param engines    at least one
+/// @param engines  at least one
 /// @param on_pass  called as each pass begins, with the number of passes so far
 /// @throws InputError for impossible settings of the scheduler.
 [[nodiscard]] ReplayReport replay(const Traffic& traffic, std::span<EngineParts> engines,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <span>
 #include <string_view>
@@ -24,9 +25,20 @@ constexpr std::string_view kOwnOptions[] = {"--cost", "--traffic", "--trace-bloc
 constexpr std::int64_t kSequences = 16;                    // of a served trace at a time, as in a server
 constexpr std::int64_t kRowsOnCpu = 64, kRowsOnGpu = 256;  // of its passes, as in a server
 
+/// @throws InputError if the file of --cost cannot be written, or is the trace. What stands in it stays.
+void check_cost_file(const ForReplay& asked) {
+  std::error_code error;
+  if (!asked.traffic.empty() && std::filesystem::equivalent(asked.cost, asked.traffic, error))
+    throw InputError(
+        fmt::format("--cost {} is the trace that --traffic reads; give another file", asked.cost));
+  const bool is_new = !std::filesystem::exists(asked.cost, error);
+  if (!std::ofstream(asked.cost, std::ios::app))
+    throw InputError(fmt::format("--cost {}: {}", asked.cost, std::strerror(errno)));
+  if (is_new) std::filesystem::remove(asked.cost, error);
+}
+
 /// Fits the cost of a pass to `passes` and writes it.
-void write_cost(const Program& program, std::span<const TimedPass> passes, std::ofstream& out,
-                const std::string& file) {
+void write_cost(const Program& program, std::span<const TimedPass> passes, const std::string& file) {
   const PassCost cost = fitted_cost(passes);
   std::vector<double> errors;
   double real_ms = 0, fitted_ms = 0;
@@ -39,8 +51,8 @@ void write_cost(const Program& program, std::span<const TimedPass> passes, std::
       to_json(cost, fmt::format("{}, {}, {}, {} threads, {}", program.model_name, name_of(program.dtype),
                                 program.gpu ? "cuda" : "cpu", program.threads->threads(),
                                 processor_name(program.gpu ? "cuda" : "cpu")));
-  out << json;
-  if (!out.flush()) throw RunError(fmt::format("--cost {}: {}", file, std::strerror(errno)));
+  std::ofstream out(file);
+  if (!(out << json).flush()) throw RunError(fmt::format("--cost {}: {}", file, std::strerror(errno)));
   fmt::print(
       "the cost of {} passes is {:.1f}% of their time; half of them lie within {:.1f}%, nine tenths within "
       "{:.1f}%\n{}",
@@ -51,23 +63,33 @@ void write_cost(const Program& program, std::span<const TimedPass> passes, std::
 /// @return its passes
 std::vector<TimedPass> serve_and_print(Program& program, const ForReplay& asked, std::int64_t rows,
                                        std::int64_t tokens) {
+  const std::int64_t block_size = program.options.block_size;
+  if (block_size < kLeastBlock || asked.trace_block % block_size != 0)
+    throw InputError(
+        fmt::format("--block-size {}: a trace is served in blocks of at least {} tokens that divide "
+                    "--trace-block {}",
+                    block_size, kLeastBlock, asked.trace_block));
   const Traffic traffic = read_traffic_file(asked.traffic, asked.trace_block);
   program.options.num_blocks = tokens / program.options.block_size;
   const ServedTraffic served =
       serve_traffic(program, traffic, {.max_batch_tokens = rows, .max_sequences = kSequences});
-  const auto three = [](const Spread& spread) {
+  const Options& options = program.options;
+  const std::string model = options.random_weights.empty() ? "--model " + options.model.string()
+                                                           : "--shape " + options.random_weights;
+  const auto three = [](const Spread& spread) -> std::string {
+    if (spread.count == 0) return "-";
     return fmt::format("mean {:.2f}, median {:.2f}, 99% {:.2f} ms", spread.mean, spread.median, spread.p99);
   };
   fmt::print(
       "{} requests served for real in {:.2f} s, {} passes\nfirst token: {}\nnext tokens: {}\n"
       "found {} tokens of prompts; {} evictions, {} preemptions\n"
-      "in virtual time: ./steps replay {} --trace-block {} --block-size {} --num-blocks {} --max-sequences "
-      "{} "
+      "in virtual time: ./steps replay {} {} --trace-block {} --block-size {} --num-blocks {} "
+      "--max-sequences {} "
       "--max-batch-tokens {} --dtype {} --cost FILE\n",
       traffic.requests.size(), served.seconds, served.passes.size(), three(served.first_token_ms),
       three(served.output_token_ms), served.found, served.counters.evictions, served.counters.preemptions,
-      asked.traffic, asked.trace_block, program.options.block_size, *program.options.num_blocks, kSequences,
-      rows, name_of(program.dtype));
+      asked.traffic, model, asked.trace_block, block_size, *program.options.num_blocks, kSequences, rows,
+      name_of(program.dtype));
   return served.passes;
 }
 
@@ -111,17 +133,10 @@ ForReplay take_options_for_replay(std::vector<char*>& line) {
 
 void measure(Program& program, const ForReplay& asked, std::int64_t tokens) {
   const std::int64_t rows = asked.max_batch_tokens.value_or(program.gpu ? kRowsOnGpu : kRowsOnCpu);
-  const auto open_cost = [&](std::ios::openmode mode) {
-    std::ofstream file(asked.cost, mode);
-    if (!file) throw InputError(fmt::format("--cost {}: {}", asked.cost, std::strerror(errno)));
-    return file;
-  };
-  if (!asked.cost.empty()) open_cost(std::ios::app);  // before minutes of measuring; keeps what stands there
+  if (!asked.cost.empty()) check_cost_file(asked);  // before minutes of measuring
   const std::vector<TimedPass> passes =
       asked.traffic.empty() ? timed_passes(program, rows) : serve_and_print(program, asked, rows, tokens);
-  if (asked.cost.empty()) return;
-  std::ofstream file = open_cost(std::ios::trunc);
-  write_cost(program, passes, file, asked.cost);
+  if (!asked.cost.empty()) write_cost(program, passes, asked.cost);
 }
 
 }  // namespace kvcache

@@ -111,7 +111,8 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
     passes.push_back({works[pass], median(times[pass])});
 }
 
-/// The ids of a prompt in a vocabulary: different blocks begin with different ids, and the rest follows.
+/// The ids of a prompt in a vocabulary. Any kLeastBlock ids of a block tell its number: they are its digits,
+/// in the base of the vocabulary, each behind the other.
 std::vector<std::int32_t> ids_in_vocabulary(const TokenIds& prompt, std::int64_t block_size,
                                             std::int64_t vocab_size) {
   std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
@@ -119,8 +120,8 @@ std::vector<std::int32_t> ids_in_vocabulary(const TokenIds& prompt, std::int64_t
     const std::int64_t number = ids[n], place = static_cast<std::int64_t>(n) % block_size;
     // The digits of the block's number, the lowest first, repeated.
     std::int64_t digit = number;
-    for (std::int64_t skip = place % 3; skip > 0; --skip) digit /= vocab_size;
-    ids[n] = static_cast<std::int32_t>((digit + place / 3) % vocab_size);
+    for (std::int64_t skip = place % kLeastBlock; skip > 0; --skip) digit /= vocab_size;
+    ids[n] = static_cast<std::int32_t>((digit + place / kLeastBlock) % vocab_size);
   }
   return ids;
 }

@@ -28,6 +28,9 @@ struct ServedTraffic {
   Spread output_token_ms;         ///< from one output to the next, a mean for each request
 };
 
+/// Tokens that a block needs at least, so that different blocks of a trace can have different ids.
+inline constexpr std::int64_t kLeastBlock = 3;
+
 /// Serves `traffic`: each request comes at its time, in wall time.
 /// @throws InputError for a request that the model or the pool cannot hold.
 [[nodiscard]] ServedTraffic serve_traffic(Program& program, const Traffic& traffic,

@@ -2,7 +2,6 @@
 /// The three columns of a replay's report: the managers of steps 2, 3 and 4, each with the same memory.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "common/cli/options.h"

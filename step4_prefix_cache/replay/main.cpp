@@ -64,7 +64,8 @@ std::vector<SweepPoint> sweep(const ReplayOptions& options, const Traffic& traff
   return points;
 }
 
-/// The fewest engines of a step that keep the SLO: doubled until they do, then halved into.
+/// The fewest engines of a step that keep the SLO: doubled until they do, then halved into. It takes for
+/// granted that more engines keep it better; with the router longest-prefix they may not.
 NeededEngines needed_engines(const Column& column, const ReplayOptions& options, const Traffic& traffic) {
   NeededEngines needed{column, 0, {}};
   const auto keeps = [&](std::int64_t engines) {
@@ -95,7 +96,8 @@ int print(const ReplayOptions& options, const Traffic& traffic, const char* name
   Json json = json_of(options, traffic);
   json[name] = Json::array();
   for (const auto& part : parts) json[name].push_back(json_of(part));
-  fmt::print("{}\n", json.dump());
+  // A file's name may be no UTF-8.
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
   return 0;
 }
 

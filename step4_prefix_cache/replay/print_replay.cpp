@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -150,7 +149,7 @@ Json json_of(const ReplayFigures& figures) {
           {"output_token_ms", json_of(figures.output_token_ms)}};
 }
 
-/// Every second of a short replay; of a long one, every second, fourth, ... of them.
+/// All samples of a short replay; of a long one, one in two, in three, ... of them.
 Json json_of(const ReplayMemory& memory) {
   const MemoryShares shares = shares_of(memory);
   const std::size_t every = (memory.samples.size() + kMostSamples - 1) / kMostSamples;
@@ -292,12 +291,18 @@ Json json_of(const ReplayOptions& options, const Traffic& traffic) {
                {"model", options.shape},
                {"dtype", name_of(options.dtype)},
                {"bytes_per_token", options.bytes_per_token()},
+               {"trace_block", options.trace_block},
                {"block_size", options.block_size},
                {"max_sequences", options.max_sequences},
                {"max_batch_tokens", options.max_batch_tokens},
                {"serial", options.serial}};
   if (!options.sweep || options.sweep->of != Sweep::Of::kv_memory) json["pool_bytes"] = options.pool_bytes();
-  if (!options.slo_ms) json["engines"] = options.engines;
+  if (options.slo_ms) {
+    json["slo_ms"] = *options.slo_ms;
+  } else {
+    json["engines"] = options.engines;
+  }
+  if (options.sweep) json["sweep"] = options.sweep->of == Sweep::Of::kv_memory ? "kv-memory" : "rate";
   json["router"] = name_of_router(options.router);
   json["cost"] = {{"from", options.cost.empty() ? options.card : options.cost.string()},
                   {"constant_ms", cost.constant_ms},

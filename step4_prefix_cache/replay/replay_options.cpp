@@ -250,7 +250,15 @@ std::vector<double> Sweep::values() const {
 }
 
 PassCost ReplayOptions::pass_cost() const {
-  if (!cost.empty()) return read_cost(cost);
+  if (!cost.empty()) {
+    const PassCost fitted = read_cost(cost);
+    if (host_memory > 0 && fitted.swap_ms == 0)
+      throw InputError(
+          fmt::format("{} has no \"swap_ms\", the milliseconds that a block of --host-memory takes "
+                      "to move; add it, or use --card",
+                      cost.string()));
+    return fitted;
+  }
   return roofline(named_card(card), model, size_of(dtype), block_size);
 }
 

@@ -128,7 +128,8 @@ TEST(BenchServing, ServesATraceInThePassesOfItsReplay) {
   std::istringstream words(found[1]);
   std::vector<std::string> line{std::istream_iterator<std::string>(words), {}};
   EXPECT_EQ(line[0], trace);
-  line.insert(line.end(), {"--model", kSmallModel, "--json"});
+  EXPECT_THAT(served.out, HasSubstr(std::string(" --model ") + kSmallModel));
+  line.emplace_back("--json");
   const ProgramResult replayed = run_step("replay", line);
   ASSERT_EQ(replayed.exit_code, 0) << replayed.err;
   const nlohmann::json drained = nlohmann::json::parse(replayed.out)["steps"][2]["drained"];
@@ -164,6 +165,21 @@ TEST(BenchServing, RefusesARequestThatIsTooLongBeforeItServesAny) {
           {"request 2 has 4000 tokens in and 100 out", "give shorter ones"});
 }
 
+TEST(BenchServing, AFileOfACostStaysIfNoCostCanBeFitted) {
+  const TemporaryFolder folder;
+  const std::string trace = (folder / "trace.jsonl").string(), cost = (folder / "cost.json").string();
+  write_file(trace, R"({"timestamp": 0, "input_length": 10, "output_length": 2, "hash_ids": [1]})");
+  write_file(cost, "old");
+  const std::vector<std::string> line = {"--model", kSmallModel, "--traffic", trace, "--cost", cost};
+  const ProgramResult result = run_step("bench_serving", line);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("a cost is fitted to at least 8 passes, and there are 2"));
+  EXPECT_EQ(read_file(cost), "old");
+  std::filesystem::remove(cost);
+  EXPECT_EQ(run_step("bench_serving", line).exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(cost)) << "nothing half-written";
+}
+
 TEST(BenchServing, RefusesWrongFilesAndOptionsForReplays) {
   const TemporaryFolder folder;
   const std::string trace = (folder / "trace.jsonl").string();
@@ -183,6 +199,11 @@ TEST(BenchServing, RefusesWrongFilesAndOptionsForReplays) {
   }
   refused({"--traffic", trace, "--trace-block", "0"}, {"--trace-block", "a whole number from 1 to 1048576"});
   refused({"--trace-block", "16"}, {"--trace-block needs --traffic"});
+  for (const auto& [block, trace_block] : {std::pair{"2", "16"}, {"1", "1"}, {"3", "16"}})
+    refused({"--traffic", trace, "--block-size", block, "--trace-block", trace_block},
+            {std::string("--block-size ") + block, "at least 3 tokens that divide --trace-block"});
+  refused({"--traffic", trace, "--cost", trace}, {"--cost", trace, "is the trace", "give another file"});
+  EXPECT_EQ(read_file(trace), "\noh\n");
   refused({"--max-batch-tokens", "64"}, {"--max-batch-tokens needs --cost or --traffic"});
   refused({"--traffic", trace, "--max-batch-tokens", "15"},
           {"--max-batch-tokens", "a whole number from 16 to 2147483647"});

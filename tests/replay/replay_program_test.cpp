@@ -526,5 +526,28 @@ TEST_F(ReplayProgram, NamesAWrongModelAndAWrongCost) {
                  {"\"row_ms\" is missing"});
 }
 
+TEST_F(ReplayProgram, ATraceMayHaveANameThatIsNoUtf8) {
+  const std::string name = (folder_ / "no\xff.jsonl").string();
+  std::filesystem::copy(trace_, name);
+  const ProgramResult result = run_step("replay", {name, "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(Json::parse(result.out)["trace"], testing::EndsWith("no\xef\xbf\xbd.jsonl"));
+}
+
+TEST_F(ReplayProgram, AFittedCostNeedsTheTimeOfASwapForAHostTier) {
+  const std::string cost = (folder_ / "cost.json").string();
+  const std::string parts = R"({"constant_ms": 1, "row_ms": 0, "pair_ms": 0, "context_ms": 0)";
+  write_file(cost, parts + "}");
+  expect_refused({trace_, "--cost", cost, "--host-memory", "1GB"}, {cost, "has no \"swap_ms\"", "--card"});
+  write_file(cost, parts + R"(, "swap_ms": 0.5})");
+  EXPECT_EQ(run_step("replay", {trace_, "--cost", cost, "--host-memory", "1GB"}).exit_code, 0);
+}
+
+TEST_F(ReplayProgram, JsonSaysWhatIsSweptAndWhichTimeIsKept) {
+  EXPECT_EQ(json({"--sweep", "rate=1..1"})["sweep"], "rate");
+  EXPECT_EQ(json({"--sweep", "kv-memory=1GB..1GB"})["sweep"], "kv-memory");
+  EXPECT_EQ(json({"--slo", "5s"})["slo_ms"], 5000);
+}
+
 }  // namespace
 }  // namespace kvcache

@@ -312,6 +312,19 @@ TEST(Replay, SamplesTheMemoryOnceASecond) {
   }
 }
 
+TEST(Replay, SamplesOfWeeksLieFurtherApart) {
+  const ReplayReport report = replay_alone(apart({{.timestamp_ms = 0, .input_length = 4, .output_length = 1},
+                                                  {.timestamp_ms = 2'592'000'000,  // 30 days
+                                                   .input_length = 4,
+                                                   .output_length = 1}}),
+                                           paged(8), settings_of(16, 2, 400));
+  const std::vector<ReplayMemory::Sample>& samples = report.memory.samples;
+  ASSERT_EQ(samples.size(), 2'592'000U / 4 + 1);
+  for (const std::size_t n : {0U, 1U, 2U, 524'288U, 648'000U})
+    EXPECT_EQ(samples[n].at_ms, 4000.0 * static_cast<double>(n)) << n;
+  EXPECT_EQ(report.drained.done, 2);
+}
+
 TEST(Replay, SamplesAreOfAllEnginesTogetherAndOfIdleTimeToo) {
   EngineParts parts[] = {flat(2, 10), flat(2, 10)};
   ReplaySettings settings = settings_of(16, 2, 600);
