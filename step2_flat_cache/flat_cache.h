@@ -32,7 +32,7 @@ class FlatCacheManager final : public KvManager {
   void commit(const PassPlan& plan) override;
   void abort(const PassPlan& plan) override;
   void free(std::int32_t sequence) override;
-  std::int64_t capacity() const override { return shape_.max_seq_len; }
+  std::int64_t capacity() const override { return shape_.sequences > 0 ? shape_.max_seq_len : 0; }
   KvMemoryReport memory() const override;
   CacheState state() const override;
 

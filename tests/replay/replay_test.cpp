@@ -218,6 +218,7 @@ TEST(Replay, WithoutAnyReservationAllAreRefused) {
                                             {.timestamp_ms = 3, .input_length = 4, .output_length = 2},
                                             {.timestamp_ms = 3000, .input_length = 4, .output_length = 2}}),
                                      {&parts, 1}, settings_of(8, 2, 10), [&](std::int64_t) { ++passes; });
+  EXPECT_EQ(report.at_last_arrival.waiting, 0) << "they are refused at once";
   EXPECT_EQ(report.drained.refused, 3);
   EXPECT_EQ(report.drained.done + report.drained.waiting + report.drained.running, 0);
   EXPECT_EQ(report.drained.passes, 0);

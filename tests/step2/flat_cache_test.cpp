@@ -62,6 +62,7 @@ TEST(FlatCache, APassThatCrossesTheReservationIsRefusedBeforeAnythingIsWritten) 
   EXPECT_EQ(cache.manager.length(2), 0);
   cache.pass({{0, 6}, {1, 6}, {2, 6}});
   EXPECT_EQ(cache.manager.capacity(), 6);
+  EXPECT_EQ(FlatCacheManager({.sequences = 0, .max_seq_len = 6, .bytes_per_token = 1}).capacity(), 0);
 }
 
 // 3: "causal" decided by comparing shapes leaves several tokens after a context unmasked.
