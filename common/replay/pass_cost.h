@@ -48,7 +48,7 @@ struct Card {
   double host_bytes = 0;    ///< moved per second to the host, one way
 };
 
-// The parts of it that this project's kernels reach, measured on an H200 (docs/replay.md).
+// The parts of it that passes take, set by a fit to this project's kernels on an H200 (docs/replay.md).
 inline constexpr double kMatrixShare = 0.8;      ///< of matrix_flops: products of many rows
 inline constexpr double kAttentionShare = 0.24;  ///< of matrix_flops: attention in a prefill
 inline constexpr double kMemoryShare = 0.7;      ///< of memory_bytes: a decode pass
