@@ -117,9 +117,9 @@ PassCost fitted_cost(std::span<const TimedPass> passes) {
   }
 }
 
-std::string to_json(const PassCost& cost, const std::string& fitted_on) {
+std::string to_json(const PassCost& cost) {
   nlohmann::ordered_json json;
-  json["fitted_on"] = fitted_on;
+  json["fitted_on"] = cost.fitted_on;
   for (const auto& part : kParts) json[part.name] = cost.*part.ms;
   return json.dump(2) + "\n";
 }
@@ -142,6 +142,7 @@ PassCost read_cost(const std::filesystem::path& path) {
     read(part.name, cost.*part.ms);
   }
   if (json.contains("swap_ms")) read("swap_ms", cost.swap_ms);
+  if (json.contains("fitted_on") && json["fitted_on"].is_string()) cost.fitted_on = json["fitted_on"];
   if (cost.of({.rows = 1, .pairs = 1, .context = 1}) <= 0)
     throw InputError(
         fmt::format("{}: a pass takes no time at all; one of its numbers must be above 0", path.string()));

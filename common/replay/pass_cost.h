@@ -28,13 +28,14 @@ PassWork work_of(const PassPlan& plan);
 
 /// Milliseconds of a pass.
 struct PassCost {
-  double constant_ms = 0;   ///< of every pass: its start, and in a fitted cost reading the weights
-  double row_ms = 0;        ///< for each of its rows
-  double pair_ms = 0;       ///< for each of its pairs
-  double context_ms = 0;    ///< for each token of its context
-  double swap_ms = 0;       ///< for each block swapped
-  double weights_ms = 0;    ///< of reading the weights, while rows are computed
-  bool overlapped = false;  ///< reads while it computes, so the longer of the two counts; else their sum
+  double constant_ms = 0;      ///< of every pass: its start, and in a fitted cost reading the weights
+  double row_ms = 0;           ///< for each of its rows
+  double pair_ms = 0;          ///< for each of its pairs
+  double context_ms = 0;       ///< for each token of its context
+  double swap_ms = 0;          ///< for each block swapped
+  double weights_ms = 0;       ///< of reading the weights, while rows are computed
+  bool overlapped = false;     ///< reads while it computes, so the longer of the two counts; else their sum
+  std::string fitted_on = {};  ///< of a fitted cost: the model and the processor whose passes were timed
 
   /// The time of a pass.
   double of(const PassWork& work) const;
@@ -75,11 +76,9 @@ struct TimedPass {
 PassCost fitted_cost(std::span<const TimedPass> passes);
 
 /// A fitted cost as a JSON object, for read_cost.
-/// @param fitted_on  what was timed: the processor, the model
-std::string to_json(const PassCost& cost, const std::string& fitted_on);
+std::string to_json(const PassCost& cost);
 /// Reads a cost: a JSON object with constant_ms, row_ms, pair_ms and context_ms, as serve-bench writes it
-/// with
-/// --cost. Who swaps blocks adds swap_ms.
+/// with --cost. Who swaps blocks adds swap_ms.
 /// @throws InputError naming the file and what is wrong in it.
 PassCost read_cost(const std::filesystem::path& path);
 

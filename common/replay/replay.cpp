@@ -209,6 +209,7 @@ ReplayFigures Replay::figures(double now) const {
     const VirtualTotals& totals = engine->totals();
     figures.waiting += engine->waiting();
     figures.passes += totals.passes;
+    figures.most_requests = std::max(figures.most_requests, totals.requests);
     figures.most_sequences = std::max(figures.most_sequences, totals.most_sequences);
     figures.generated_tokens += totals.generated_tokens;
     figures.computed_tokens += totals.computed_tokens;

@@ -62,6 +62,7 @@ struct ReplayFigures {
   std::int64_t refused = 0;           ///< requests that no engine could ever hold
   std::int64_t waiting = 0;           ///< requests that wait to be admitted, or admitted again
   std::int64_t running = 0;           ///< all others that have come
+  std::int64_t most_requests = 0;     ///< that came to one engine
   std::int64_t passes = 0;            ///< begun
   std::int64_t most_sequences = 0;    ///< of one pass of one engine
   double mean_sequences = 0;          ///< of the engines together, over the time

@@ -37,11 +37,12 @@ class Line {
     // A number of another kind, or of 2^63 and more, is beyond every limit.
     if (value.is_number_integer() && value <= most && value >= least) return value.get<std::int64_t>();
     // Milliseconds with a fraction, as some tools write them.
-    if (value.is_number_float() && value >= static_cast<double>(least) &&
-        value <= static_cast<double>(most) && std::string_view(field) == "timestamp")
+    const bool may_have_fraction = std::string_view(field) == "timestamp";
+    if (may_have_fraction && value.is_number_float() && value >= static_cast<double>(least) &&
+        value <= static_cast<double>(most))
       return static_cast<std::int64_t>(value.get<double>());
-    throw InputError(fmt::format("{}: \"{}\" is {}; it must be a whole number from {} to {}", place_, field,
-                                 shown(value), least, most));
+    throw InputError(fmt::format("{}: \"{}\" is {}; it must be a {} from {} to {}", place_, field,
+                                 shown(value), may_have_fraction ? "number" : "whole number", least, most));
   }
 
   /// The hash ids, `count` of them.
@@ -111,6 +112,7 @@ Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t 
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Line line(text, fmt::format("{}, line {}", name, number));
     TrafficRequest& request = traffic.requests.emplace_back();
+    request.line = number;
     request.timestamp_ms = line.number("timestamp", 0, most_of_a_time);
     request.input_length = line.number("input_length", 1, most_of_a_length);
     request.output_length = line.number("output_length", 0, most_of_a_length - request.input_length);

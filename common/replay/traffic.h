@@ -22,6 +22,7 @@ struct TrafficRequest {
   /// [blocks] one number for each block of its prompt, the last one partial. Of two requests, equal numbers
   /// at one place mean equal tokens up to there.
   std::vector<std::int32_t> blocks = {};
+  std::int64_t line = 0;  ///< of the file that it was read from, counted from 1; 0: of none
 
   /// Tokens whose K and V it needs at its end: the last output never goes through the model.
   std::int64_t tokens_to_store() const { return input_length + (output_length > 0 ? output_length - 1 : 0); }

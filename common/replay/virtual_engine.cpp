@@ -20,6 +20,7 @@ void VirtualEngine::add(std::size_t index, double now_ms) {
   const TrafficRequest& request = traffic_.requests[index];
   RequestOutcome& outcome = outcomes_[index];
   outcome.arrival_ms = now_ms;
+  ++totals_.requests;
   if (request.tokens_to_store() > manager_.capacity()) {
     outcome.state = RequestOutcome::State::refused;
     outcome.end_ms = now_ms;

@@ -30,6 +30,7 @@ struct RequestOutcome {
 
 /// What an engine has done so far.
 struct VirtualTotals {
+  std::int64_t requests = 0;           ///< that came
   std::int64_t passes = 0;             ///< begun
   double busy_ms = 0;                  ///< that they took together
   double sequence_ms = 0;              ///< the same, each pass counted once for each of its sequences

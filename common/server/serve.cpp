@@ -93,8 +93,9 @@ int run_server(Step step, const Options& options, const MakeCache& make_cache) {
     log->replace_file();
     program.notes.push_back(
         fmt::format("logging a trace of blocks of {} tokens to {}; replay it with ./steps replay {} "
-                    "--trace-block {}",
-                    options.block_size, options.log_trace, options.log_trace, options.block_size));
+                    "--trace-block {} --max-sequences {} --max-batch-tokens {}",
+                    options.block_size, options.log_trace, options.log_trace, options.block_size,
+                    options.max_sequences, rows_of_a_pass(program)));
   }
   print_notes(program, cache);
   EngineThread thread(engine, max_requests);

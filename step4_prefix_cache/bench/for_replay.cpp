@@ -39,7 +39,10 @@ void check_cost_file(const ForReplay& asked) {
 
 /// Fits the cost of a pass to `passes` and writes it.
 void write_cost(const Program& program, std::span<const TimedPass> passes, const std::string& file) {
-  const PassCost cost = fitted_cost(passes);
+  PassCost cost = fitted_cost(passes);
+  cost.fitted_on = fmt::format("{}, {}, {}, {} threads, {}", program.model_name, name_of(program.dtype),
+                               program.gpu ? "cuda" : "cpu", program.threads->threads(),
+                               processor_name(program.gpu ? "cuda" : "cpu"));
   std::vector<double> errors;
   double real_ms = 0, fitted_ms = 0;
   for (const TimedPass& pass : passes) {
@@ -47,10 +50,7 @@ void write_cost(const Program& program, std::span<const TimedPass> passes, const
     real_ms += pass.ms;
     fitted_ms += cost.of(pass.work);
   }
-  const std::string json =
-      to_json(cost, fmt::format("{}, {}, {}, {} threads, {}", program.model_name, name_of(program.dtype),
-                                program.gpu ? "cuda" : "cpu", program.threads->threads(),
-                                processor_name(program.gpu ? "cuda" : "cpu")));
+  const std::string json = to_json(cost);
   std::ofstream out(file);
   if (!(out << json).flush()) throw RunError(fmt::format("--cost {}: {}", file, std::strerror(errno)));
   fmt::print(
@@ -72,7 +72,7 @@ std::vector<TimedPass> serve_and_print(Program& program, const ForReplay& asked,
   const Traffic traffic = read_traffic_file(asked.traffic, asked.trace_block);
   program.options.num_blocks = tokens / program.options.block_size;
   const ServedTraffic served =
-      serve_traffic(program, traffic, {.max_batch_tokens = rows, .max_sequences = kSequences});
+      serve_traffic(program, traffic, asked.traffic, {.max_batch_tokens = rows, .max_sequences = kSequences});
   const Options& options = program.options;
   const std::string model = options.random_weights.empty() ? "--model " + options.model.string()
                                                            : "--shape " + options.random_weights;

@@ -12,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/bench/statistics.h"
+#include "common/cli/device.h"
 #include "common/engine/engine.h"
 #include "fmt/format.h"
 #include "step4_prefix_cache/make_cache.h"
@@ -21,10 +22,10 @@ namespace {
 
 using Clock = Engine::Clock;
 
-constexpr std::int64_t kTokensOnCpu = 8192, kTokensOnGpu = 16384;  // of K and V that the timed passes need
-constexpr std::int64_t kMostPrompt = 8192, kOutputs = 24;          // of a timed request
-constexpr std::int64_t kSequencesOnCpu[] = {1, 2, 4, 8, 16};       // at a time
-constexpr std::int64_t kSequencesOnGpu[] = {1, 2, 4, 8, 16, 32, 64};
+constexpr std::int64_t kTokensOnCpu = 8192, kTokensOnGpu = 131'072;  // of K and V that the timed passes need
+constexpr std::int64_t kMostPrompt = 32'768, kOutputs = 24;          // of a timed request
+constexpr std::int64_t kSequencesOnCpu[] = {1, 2, 4, 8, 16};         // at a time
+constexpr std::int64_t kSequencesOnGpu[] = {1, 4, 16, 64};
 constexpr std::int64_t kPartsOfRows[] = {1, 4, 16};  // of the most rows of a pass
 constexpr int kRounds = 4;  // the first is not timed: buffers grow, and a GPU records its passes
 
@@ -111,6 +112,12 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
     passes.push_back({works[pass], median(times[pass])});
 }
 
+/// Tokens of K and V for the timed passes on a GPU: kTokensOnGpu, or less on one with little memory.
+std::int64_t tokens_on(const Program& program) {
+  const std::int64_t bytes = program.model->config().kv_bytes_per_token(size_of(program.dtype));
+  return std::min(kTokensOnGpu, free_memory(*program.gpu) / 2 / bytes);
+}
+
 /// The ids of a prompt in a vocabulary. Any kLeastBlock ids of a block tell its number: they are its digits,
 /// in the base of the vocabulary, each behind the other.
 std::vector<std::int32_t> ids_in_vocabulary(const TokenIds& prompt, std::int64_t block_size,
@@ -127,14 +134,15 @@ std::vector<std::int32_t> ids_in_vocabulary(const TokenIds& prompt, std::int64_t
 }
 
 /// Refuses a request that the model or the pool cannot hold to its end.
-void check_lengths(const Traffic& traffic, const ModelConfig& model, std::int64_t capacity) {
-  for (std::size_t index = 0; index < traffic.requests.size(); ++index) {
-    const TrafficRequest& asked = traffic.requests[index];
+/// @param trace  its name
+void check_lengths(const Traffic& traffic, const std::string& trace, const ModelConfig& model,
+                   std::int64_t capacity) {
+  for (const TrafficRequest& asked : traffic.requests) {
     const bool fits_the_model = asked.input_length + asked.output_length <= model.max_position_embeddings;
     if (fits_the_model && asked.tokens_to_store() <= capacity) continue;
     throw InputError(
-        fmt::format("request {} has {} tokens in and {} out, and {}; give shorter ones", index + 1,
-                    asked.input_length, asked.output_length,
+        fmt::format("{}, line {}: the request has {} tokens in and {} out, and {}; give shorter ones", trace,
+                    asked.line, asked.input_length, asked.output_length,
                     fits_the_model ? fmt::format("the pool holds {}", capacity) : model.context_sentence()));
   }
 }
@@ -142,11 +150,11 @@ void check_lengths(const Traffic& traffic, const ModelConfig& model, std::int64_
 }  // namespace
 
 std::vector<TimedPass> timed_passes(Program& program, std::int64_t rows) {
-  const std::int64_t tokens = program.gpu ? kTokensOnGpu : kTokensOnCpu;
+  const std::int64_t tokens = program.gpu ? tokens_on(program) : kTokensOnCpu;
   const std::span<const std::int64_t> counts =
       program.gpu ? std::span<const std::int64_t>(kSequencesOnGpu) : kSequencesOnCpu;
   // The watermark and the last, partial blocks come on top.
-  program.options.num_blocks = 2 * tokens / program.options.block_size + counts.back();
+  program.options.num_blocks = (tokens + tokens / 8) / program.options.block_size + counts.back();
   std::vector<TimedPass> passes;
   for (const std::int64_t count : counts) {
     for (const std::int64_t part : kPartsOfRows)
@@ -155,9 +163,10 @@ std::vector<TimedPass> timed_passes(Program& program, std::int64_t rows) {
   return passes;
 }
 
-ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const SchedulerSettings& settings) {
+ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const std::string& trace,
+                            const SchedulerSettings& settings) {
   const ModelConfig& model = program.model->config();
-  check_lengths(traffic, model, program.options.num_blocks.value() * program.options.block_size);
+  check_lengths(traffic, trace, model, program.options.num_blocks.value() * program.options.block_size);
   std::vector<TimedPass> warm;  // buffers grow, and a GPU records its passes
   time_passes(program, settings.max_sequences, settings.max_batch_tokens,
               std::min<std::int64_t>(program.options.num_blocks.value() * program.options.block_size / 2,

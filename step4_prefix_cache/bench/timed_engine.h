@@ -3,6 +3,7 @@
 /// comes of a trace of traffic that is served for real. `./steps serve-bench --cost` and `--traffic` run it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "common/cli/program.h"
@@ -32,8 +33,9 @@ struct ServedTraffic {
 inline constexpr std::int64_t kLeastBlock = 3;
 
 /// Serves `traffic`: each request comes at its time, in wall time.
+/// @param trace  its name, for messages
 /// @throws InputError for a request that the model or the pool cannot hold.
-[[nodiscard]] ServedTraffic serve_traffic(Program& program, const Traffic& traffic,
+[[nodiscard]] ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const std::string& trace,
                                           const SchedulerSettings& settings);
 
 }  // namespace kvcache

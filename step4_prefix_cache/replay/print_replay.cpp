@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/json_file.h"
 #include "common/cli/print.h"
 
 namespace kvcache {
@@ -89,6 +90,7 @@ std::string rows_at(std::span<const ReplayedColumn> columns, ReplayFigures Repla
          line("  refused", [](const F& f) { return grouped(f.refused); }) +
          line("  waiting", [](const F& f) { return grouped(f.waiting); }) +
          line("  running", [](const F& f) { return grouped(f.running); }) +
+         line("requests of an engine, at most", [](const F& f) { return grouped(f.most_requests); }) +
          line("sequences at a time, mean",
               [](const F& f) { return fmt::format("{:.1f}", f.mean_sequences); }) +
          line("  most of an engine", [](const F& f) { return grouped(f.most_sequences); }) +
@@ -127,6 +129,7 @@ Json json_of(const ReplayFigures& figures) {
           {"refused", figures.refused},
           {"waiting", figures.waiting},
           {"running", figures.running},
+          {"most_requests", figures.most_requests},
           {"passes", figures.passes},
           {"most_sequences", figures.most_sequences},
           {"mean_sequences", figures.mean_sequences},
@@ -194,7 +197,9 @@ std::int64_t total(const Traffic& traffic, std::int64_t TrafficRequest::*length)
 }
 
 std::string cost_in_words(const ReplayOptions& options) {
-  return options.cost.empty() ? "the roofline of " + options.card : options.cost.string();
+  if (options.cost.empty()) return "the roofline of " + options.card;
+  const std::string fitted_on = options.pass_cost().fitted_on;
+  return options.cost.string() + (fitted_on.empty() ? "" : ", fitted on " + shown(fitted_on) + ",");
 }
 
 }  // namespace
@@ -312,6 +317,7 @@ Json json_of(const ReplayOptions& options, const Traffic& traffic) {
                   {"swap_ms", cost.swap_ms},
                   {"weights_ms", cost.weights_ms},
                   {"overlapped", cost.overlapped}};
+  if (!cost.fitted_on.empty()) json["cost"]["fitted_on"] = cost.fitted_on;
   return json;
 }
 

@@ -152,7 +152,7 @@ TEST(BenchServing, RefusesARequestThatIsTooLongBeforeItServesAny) {
                            const std::vector<std::string>& parts) {
     // The second request comes after an hour. `timeout` ends a program that waits for it.
     write_file(trace, R"({"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1]})"
-                      "\n"
+                      "\n\n"
                       R"({"timestamp": 3600000, )" +
                           lengths + R"(, "hash_ids": [2]})");
     const std::string program = (std::filesystem::path(BINARY_DIR) / "bench_serving").string();
@@ -160,9 +160,10 @@ TEST(BenchServing, RefusesARequestThatIsTooLongBeforeItServesAny) {
                    {"60", program, "--model", model, "--traffic", trace, "--trace-block", "65536"}, 2, parts);
   };
   refused(kSmallModel, R"("input_length": 500, "output_length": 13)",
-          {"request 2 has 500 tokens in and 13 out", "context is 512", "give shorter ones"});
+          {"trace.jsonl, line 3: the request has 500 tokens in and 13 out", "context is 512",
+           "give shorter ones"});
   refused(checkpoint_folder("fairytale").string(), R"("input_length": 4000, "output_length": 100)",
-          {"request 2 has 4000 tokens in and 100 out", "give shorter ones"});
+          {"trace.jsonl, line 3: the request has 4000 tokens in and 100 out", "give shorter ones"});
 }
 
 TEST(BenchServing, AFileOfACostStaysIfNoCostCanBeFitted) {

@@ -221,9 +221,12 @@ class CostFile : public testing::Test {
 };
 
 TEST_F(CostFile, IsReadAsItWasWritten) {
-  const PassCost cost{
-      .constant_ms = 0.1 + 0.2, .row_ms = 1.0 / 3, .pair_ms = 1.2345678901234567e-9, .context_ms = 0};
-  const std::string text = to_json(cost, "a processor, \"a model\"");
+  const PassCost cost{.constant_ms = 0.1 + 0.2,
+                      .row_ms = 1.0 / 3,
+                      .pair_ms = 1.2345678901234567e-9,
+                      .context_ms = 0,
+                      .fitted_on = "a processor, \"a model\""};
+  const std::string text = to_json(cost);
   EXPECT_THAT(text, HasSubstr("fitted_on"));
   EXPECT_THAT(text, HasSubstr(R"(a processor, \"a model\")"));
   const PassCost after = read(text);
@@ -233,6 +236,7 @@ TEST_F(CostFile, IsReadAsItWasWritten) {
   EXPECT_EQ(after.context_ms, 0);
   EXPECT_EQ(after.swap_ms, 0);
   EXPECT_FALSE(after.overlapped);
+  EXPECT_EQ(after.fitted_on, cost.fitted_on);
 }
 
 TEST_F(CostFile, MayHaveTheCostOfASwappedBlock) {

@@ -142,10 +142,11 @@ TEST_F(ReplayProgram, PrintsTheReportAsOneJsonObject) {
                     figures["running"].get<int>(),
                 40);
       for (const char* field :
-           {"at_ms", "passes", "most_sequences", "mean_sequences", "busy_share", "generated_tokens",
-            "generated_tokens_per_s", "computed_tokens", "recomputed_tokens", "input_tokens", "found_tokens",
-            "found_share", "input_blocks", "found_blocks", "found_block_share", "evictions", "preemptions",
-            "swaps_out", "swaps_in"})
+           {"at_ms",           "most_requests",     "passes",           "most_sequences",
+            "mean_sequences",  "busy_share",        "generated_tokens", "generated_tokens_per_s",
+            "computed_tokens", "recomputed_tokens", "input_tokens",     "found_tokens",
+            "found_share",     "input_blocks",      "found_blocks",     "found_block_share",
+            "evictions",       "preemptions",       "swaps_out",        "swaps_in"})
         EXPECT_TRUE(figures[field].is_number()) << field;
       for (const char* spread : {"first_token_ms", "output_token_ms"}) {
         for (const char* field : {"count", "mean", "median", "p90", "p99"})
@@ -243,7 +244,19 @@ TEST_F(ReplayProgram, ReadsTheModelTheTypeAndTheCostFromTheLine) {
   const Json report = json({"--cost", cost});
   EXPECT_EQ(report["cost"]["from"], cost);
   EXPECT_EQ(report["cost"]["constant_ms"], 7);
+  EXPECT_FALSE(report["cost"].contains("fitted_on"));
   EXPECT_EQ(report["steps"][2]["drained"]["output_token_ms"]["p99"], 7);
+}
+
+TEST_F(ReplayProgram, SaysWhatItsCostWasFittedOn) {
+  const std::string cost = (folder_ / "cost.json").string();
+  const std::string parts = R"("constant_ms": 7, "row_ms": 0, "pair_ms": 0, "context_ms": 0})";
+  write_file(cost, R"({"fitted_on": "a model,\n\u001b[1m a machine", )" + parts);
+  EXPECT_THAT(replay({"--cost", cost}).out,
+              HasSubstr("passes take what " + cost + R"(, fitted on "a model,\n\u001b[1m a machine", says)"));
+  EXPECT_EQ(json({"--cost", cost})["cost"]["fitted_on"], "a model,\n\x1b[1m a machine");
+  write_file(cost, R"({"fitted_on": [1], )" + parts);
+  EXPECT_THAT(replay({"--cost", cost}).out, HasSubstr("passes take what " + cost + " says"));
 }
 
 TEST_F(ReplayProgram, SharesTheRequestsAmongEngines) {
@@ -511,7 +524,7 @@ TEST_F(ReplayProgram, NamesTheLineThatIsWrong) {
   expect_refused(with(R"({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1]})"),
                  {"trace.jsonl, line 3: ", "\"hash_ids\" has 1 numbers", "needs 2", "--trace-block"});
   expect_refused(with(R"({"timestamp": -1, "input_length": 6, "output_length": 5, "hash_ids": [1]})"),
-                 {"trace.jsonl, line 3: \"timestamp\" is -1"});
+                 {"trace.jsonl, line 3: \"timestamp\" is -1; it must be a number from 0"});
   write_file(trace_, "\n\n");
   expect_refused({trace_}, {"trace.jsonl holds no request"});
 }

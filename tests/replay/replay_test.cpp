@@ -368,6 +368,7 @@ TEST(Routers, RoundRobinTakesTheNext) {
   EXPECT_EQ(report.drained.at_ms, 2);
   EXPECT_EQ(report.drained.passes, 4);
   EXPECT_EQ(report.drained.most_sequences, 1) << "of one engine";
+  EXPECT_EQ(report.drained.most_requests, 2) << "of one engine";
   EXPECT_EQ(report.drained.mean_sequences, 2) << "of both";
   EXPECT_EQ(report.drained.busy_share, 1);
 }
@@ -614,12 +615,12 @@ std::string text_of(const Spread& spread) {
 }
 
 std::string text_of(const ReplayFigures& f) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}; ", f.at_ms, f.done,
-                     f.refused, f.waiting, f.running, f.passes, f.most_sequences, f.mean_sequences,
-                     f.busy_share, f.generated_tokens, f.computed_tokens, f.recomputed_tokens, f.input_tokens,
-                     f.found_tokens, f.input_blocks, f.found_blocks, f.counters.prefix_hits,
-                     f.counters.evictions, f.counters.preemptions, f.counters.swaps_out,
-                     f.counters.swaps_in) +
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}; ", f.at_ms, f.done,
+                     f.refused, f.waiting, f.running, f.most_requests, f.passes, f.most_sequences,
+                     f.mean_sequences, f.busy_share, f.generated_tokens, f.computed_tokens,
+                     f.recomputed_tokens, f.input_tokens, f.found_tokens, f.input_blocks, f.found_blocks,
+                     f.counters.prefix_hits, f.counters.evictions, f.counters.preemptions,
+                     f.counters.swaps_out, f.counters.swaps_in) +
          text_of(f.first_token_ms) + text_of(f.output_token_ms);
 }
 

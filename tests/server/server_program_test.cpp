@@ -326,10 +326,11 @@ std::string notes_of(const std::string& step, const std::string& arguments) {
 TEST(ServerProgram, SaysHowToReplayItsLog) {
   EXPECT_EQ(notes_of("step2_flat_cache", "--log-trace a.jsonl"),
             "note: logging a trace of blocks of 16 tokens to a.jsonl; replay it with ./steps replay a.jsonl "
-            "--trace-block 16\n");
-  EXPECT_EQ(notes_of("step3_paged", "--log-trace a.jsonl --block-size 32"),
-            "note: logging a trace of blocks of 32 tokens to a.jsonl; replay it with ./steps replay a.jsonl "
-            "--trace-block 32\n");
+            "--trace-block 16 --max-sequences 16 --max-batch-tokens 64\n");
+  EXPECT_EQ(
+      notes_of("step3_paged", "--log-trace a.jsonl --block-size 32 --max-sequences 5 --max-batch-tokens 70"),
+      "note: logging a trace of blocks of 32 tokens to a.jsonl; replay it with ./steps replay a.jsonl "
+      "--trace-block 32 --max-sequences 5 --max-batch-tokens 70\n");
   EXPECT_EQ(notes_of("step3_paged", ""), "");
 }
 
