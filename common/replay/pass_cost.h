@@ -21,6 +21,8 @@ struct PassWork {
   std::int64_t pairs = 0;    ///< of a row and a position that it attends to
   std::int64_t context = 0;  ///< tokens of all its sequences: their K and V are read
   std::int64_t swapped = 0;  ///< blocks that move between the pool and the host tier
+
+  bool operator==(const PassWork&) const = default;
 };
 
 /// The work of a planned pass.

@@ -23,11 +23,11 @@ namespace {
 using Clock = Engine::Clock;
 
 constexpr std::int64_t kTokensOnCpu = 8192, kTokensOnGpu = 131'072;  // of K and V that the timed passes need
-constexpr std::int64_t kMostPrompt = 32'768, kOutputs = 24;          // of a timed request
+constexpr std::int64_t kMostPrompt = 32'768, kLeastOutputs = 24;     // of a timed request
 constexpr std::int64_t kSequencesOnCpu[] = {1, 2, 4, 8, 16};         // at a time
 constexpr std::int64_t kSequencesOnGpu[] = {1, 4, 16, 64};
-constexpr std::int64_t kPartsOfRows[] = {1, 4, 16};  // of the most rows of a pass
-constexpr int kRounds = 4;  // the first is not timed: buffers grow, and a GPU records its passes
+constexpr std::int64_t kPartsOfRows[] = {1, 4};  // of the most rows of a pass
+constexpr std::int64_t kRounds = 4;  // the first is not timed: buffers grow, and a GPU records its passes
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -77,23 +77,32 @@ GenerationRequest request_of(std::vector<std::int32_t> prompt_ids, std::int64_t 
   return request;
 }
 
-/// `count` requests at once, with prompts of one length to many, in passes of at most `rows` rows. The same
-/// passes again and again; a pass counts with its median.
+/// `count` requests at once, with prompts of one length to many, in passes of at most `rows` rows. They
+/// decode until all prompts are computed, and on together. The same passes again and again, with other
+/// prompts; a pass counts with its median.
+/// @param tokens  of K and V that all of them may take
 void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::int64_t tokens,
                  std::vector<TimedPass>& passes) {
   const ModelConfig& model = program.model->config();
+  const std::int64_t half = model.max_position_embeddings / 2;
   const std::int64_t longest =
-      std::min({model.max_position_embeddings / 2, kMostPrompt, tokens / count - kOutputs});
+      std::max<std::int64_t>(1, std::min({half, kMostPrompt, tokens / count - kLeastOutputs}));
+  const auto prompt = [&](std::int64_t n) { return std::max<std::int64_t>(1, longest * n / count); };
+  std::int64_t prompts = 0;
+  for (std::int64_t n = 1; n <= count; ++n) prompts += prompt(n);
+  const std::int64_t passes_of_prompts = prompts / std::max<std::int64_t>(1, rows - count);
+  const std::int64_t outputs = std::max<std::int64_t>(
+      1, std::min({kLeastOutputs + passes_of_prompts, (tokens - prompts) / count, half}));
+  TimedEngine timed(program, {.max_batch_tokens = rows, .max_sequences = count});
+  std::mt19937 random(static_cast<std::uint32_t>(count * rows));
   std::vector<PassWork> works;
   std::vector<std::vector<double>> times;  // [passes, timed rounds] ms
-  for (int round = 0; round < kRounds; ++round) {
-    TimedEngine timed(program, {.max_batch_tokens = rows, .max_sequences = count});
-    std::mt19937 random(static_cast<std::uint32_t>(count * rows));
+  for (std::int64_t round = 0; round < kRounds; ++round) {
     for (std::int64_t n = 1; n <= count; ++n) {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(std::max<std::int64_t>(1, longest * n / count)));
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt(n)));
       for (std::int32_t& id : ids)
         id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model.vocab_size));
-      timed.engine.add(static_cast<GenerationId>(n), request_of(std::move(ids), kOutputs),
+      timed.engine.add(static_cast<GenerationId>(round * count + n), request_of(std::move(ids), outputs),
                        [](const GenerationEvent&) {});
     }
     for (std::size_t pass = 0;; ++pass) {
@@ -103,13 +112,14 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
       if (round == 0) {
         works.push_back(timed.store.work());
         times.emplace_back();
-      } else {
-        times[pass].push_back(ms);
+      } else if (pass < works.size() && timed.store.work() == works[pass]) {
+        times[pass].push_back(ms);  // in a small vocabulary a prompt may be found
       }
     }
   }
-  for (std::size_t pass = 0; pass < works.size(); ++pass)
-    passes.push_back({works[pass], median(times[pass])});
+  for (std::size_t pass = 0; pass < works.size(); ++pass) {
+    if (!times[pass].empty()) passes.push_back({works[pass], median(times[pass])});
+  }
 }
 
 /// Tokens of K and V for the timed passes on a GPU: kTokensOnGpu, or less on one with little memory.
@@ -158,7 +168,7 @@ std::vector<TimedPass> timed_passes(Program& program, std::int64_t rows) {
   std::vector<TimedPass> passes;
   for (const std::int64_t count : counts) {
     for (const std::int64_t part : kPartsOfRows)
-      time_passes(program, count, std::max(rows / part, count), tokens, passes);
+      time_passes(program, count, std::max(rows / part, 2 * count), tokens, passes);
   }
   return passes;
 }
