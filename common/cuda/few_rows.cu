@@ -36,6 +36,10 @@ constexpr int kPack = 8;  // numbers in 16 bytes
 constexpr int kStep =
     kWarps * 4 * kPack;  // columns that the lanes of a thread block cover with one pack each
 constexpr std::int64_t kMostRows = 16;
+/// The most shared memory of a thread block where some thread blocks wait for others to end. On an H200 three
+/// of these lie on a multiprocessor: one multiplies while the others' weights come. With larger ones memory
+/// idles so long that cuBLAS is faster (docs/results/2026-11-30-h200-wide-rows.md).
+constexpr std::int64_t kMostBytesInTurn = 75 << 10;
 
 /// Tiles of 8 outputs in a thread block. `gate` has one of gate rows and one of up rows.
 __host__ __device__ constexpr int tiles_of(FewRowsKind kind) {
@@ -217,14 +221,15 @@ __global__ __launch_bounds__(kThreads, 4) void few_rows_product(const __grid_con
 }  // namespace
 
 bool few_rows_fit(DType dtype, FewRowsKind kind, const FewRowsWork& work) {
+  const std::int64_t bytes = Layout(tiles_of(kind), work.in, work.rows, work.norm != nullptr).bytes;
+  const std::int64_t at_once = GpuLimits::get().shared_bytes / bytes * GpuLimits::get().multiprocessors;
   const auto aligned = [](const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
   };
   return dtype != DType::f32 && work.rows >= 1 && work.rows <= kMostRows && work.in % kStep == 0 &&
          work.outs % outs_of(kind) == 0 && work.x_stride % kPack == 0 && aligned(work.x) &&
          aligned(work.norm) && aligned(work.weight) && aligned(work.up_weight) &&
-         Layout(tiles_of(kind), work.in, work.rows, work.norm != nullptr).bytes <=
-             GpuLimits::get().shared_bytes &&
+         (bytes <= kMostBytesInTurn ? at_once > 0 : work.outs / outs_of(kind) <= at_once) &&
          tensor_core_kernels_are_built();
 }
 

@@ -45,7 +45,7 @@ void add_rows(DType dtype, const Rows& delta, const Rows& x, cudaStream_t stream
 void rotation_table(const std::int32_t* positions, const float* inverse_frequencies, std::int64_t rows,
                     std::int64_t half, float* cosines, float* sines, cudaStream_t stream);
 
-/// out = gate / (1 + e^-gate) * up. Up to 16 rows in f16 or bf16 go through FewRowsKind::gate (few_rows.h)
+/// out = gate / (1 + e^-gate) * up. Few rows in f16 or bf16 go through FewRowsKind::gate (few_rows.h)
 /// instead, where that fits.
 void swiglu(DType dtype, const Rows& gate, const Rows& up, const Rows& out, cudaStream_t stream);
 

@@ -13,6 +13,7 @@
 #include "common/cpu/rows.h"
 #include "common/cpu/scatter.h"
 #include "common/cuda/device_weights.h"
+#include "common/cuda/few_rows.h"
 #include "common/cuda/kernels.h"
 #include "common/cuda/rotate_and_store.h"
 #include "tests/support/gpu.h"
@@ -427,6 +428,29 @@ TEST_F(CudaBackend, FewRowsHaveTheSameBitsAtEveryNumberOfRowsAndNearThemBeyond) 
       }
     }
   }
+}
+
+// Thread blocks that fill a multiprocessor's memory and wait for others to end are slower than cuBLAS.
+TEST_F(CudaBackend, FewWideRowsOfManyOutputsAreLeftToCublas) {
+  const auto fits = [](cuda::FewRowsKind kind, std::int64_t rows, std::int64_t in, std::int64_t outs) {
+    alignas(16) static const std::byte gain[16] = {};
+    return cuda::few_rows_fit(DType::bf16, kind,
+                              {.x_stride = in,
+                               .rows = rows,
+                               .in = in,
+                               .norm = kind == cuda::FewRowsKind::add ? nullptr : gain,
+                               .outs = outs});
+  };
+  using enum cuda::FewRowsKind;
+  for (const std::int64_t rows : {1, 8, 16}) {
+    EXPECT_FALSE(fits(gate, rows, 4096, 14'336)) << rows << " rows of Llama 3.1 8B";
+    EXPECT_FALSE(fits(store, rows, 4096, 6144)) << rows << " rows of Llama 3.1 8B";
+    EXPECT_FALSE(fits(add, rows, 14'336, 4096)) << rows << " rows of Llama 3.1 8B";
+  }
+  if (!fits(add, 1, 768, 16)) GTEST_SKIP() << "this GPU has no tensor cores that the kernels could use";
+  for (const std::int64_t rows : {1, 8, 16}) EXPECT_TRUE(fits(gate, rows, 1024, 48)) << "all at once";
+  EXPECT_TRUE(fits(gate, 1, 1024, 3072)) << "Qwen3-0.6B";
+  EXPECT_TRUE(fits(add, 1, 3072, 1024)) << "Qwen3-0.6B";
 }
 
 // A grid counts at most 65,535 thread blocks in y and z; rows must not be laid out there.
