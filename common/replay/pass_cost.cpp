@@ -47,11 +47,10 @@ PassWork work_of(const PassPlan& plan) {
 }
 
 double PassCost::of(const PassWork& work) const {
-  const double computing =
-      row_ms * static_cast<double>(work.rows) + pair_ms * static_cast<double>(work.pairs);
-  const double reading = weights_ms + context_ms * static_cast<double>(work.context);
-  const double moving = swap_ms * static_cast<double>(work.swapped);
-  return constant_ms + moving + (overlapped ? std::max(computing, reading) : computing + reading);
+  const double products = std::max(row_ms * static_cast<double>(work.rows), weights_ms);
+  const double attention =
+      pair_ms * static_cast<double>(work.pairs) + context_ms * static_cast<double>(work.context);
+  return constant_ms + products + attention + swap_ms * static_cast<double>(work.swapped);
 }
 
 Card named_card(const std::string& name) {
@@ -77,12 +76,11 @@ PassCost roofline(const Card& card, const ModelConfig& model, std::int64_t bytes
   const double head = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
   return {.constant_ms = kOverheadMs,
           .row_ms = 2 * layer_weights(model) / (kMatrixShare * flops_per_ms),
+          .weights_ms = bytes_of(layer_weights(model) + head) / bytes_per_ms,
           .pair_ms = 4 * static_cast<double>(model.layers * model.heads * model.head_dim) /
                      (kAttentionShare * flops_per_ms),
           .context_ms = kv_bytes / bytes_per_ms,
-          .swap_ms = kv_bytes * static_cast<double>(block_size) / (card.host_bytes / 1e3),
-          .weights_ms = bytes_of(layer_weights(model) + head) / bytes_per_ms,
-          .overlapped = true};
+          .swap_ms = kv_bytes * static_cast<double>(block_size) / (card.host_bytes / 1e3)};
 }
 
 /// Least squares, in which a second of short passes counts as much as a second of long ones. A part that

@@ -28,15 +28,15 @@ struct PassWork {
 /// The work of a planned pass.
 PassWork work_of(const PassPlan& plan);
 
-/// Milliseconds of a pass.
+/// Milliseconds of a pass. The parts are added: the layers' products and attention come one after the other.
+/// Only in a product is reading the weights hidden behind computing the rows, or computing behind reading.
 struct PassCost {
   double constant_ms = 0;      ///< of every pass: its start, and in a fitted cost reading the weights
   double row_ms = 0;           ///< for each of its rows
+  double weights_ms = 0;       ///< of reading the weights; the longer of this and all rows counts
   double pair_ms = 0;          ///< for each of its pairs
   double context_ms = 0;       ///< for each token of its context
   double swap_ms = 0;          ///< for each block swapped
-  double weights_ms = 0;       ///< of reading the weights, while rows are computed
-  bool overlapped = false;     ///< reads while it computes, so the longer of the two counts; else their sum
   std::string fitted_on = {};  ///< of a fitted cost: the model and the processor whose passes were timed
 
   /// The time of a pass.
@@ -51,18 +51,17 @@ struct Card {
   double host_bytes = 0;    ///< moved per second to the host, one way
 };
 
-// The parts of it that passes take, set by a fit to this project's kernels on an H200 (docs/replay.md).
-inline constexpr double kMatrixShare = 0.8;      ///< of matrix_flops: products of many rows
-inline constexpr double kAttentionShare = 0.24;  ///< of matrix_flops: attention in a prefill
-inline constexpr double kMemoryShare = 0.7;      ///< of memory_bytes: a decode pass
+// The parts of it that passes take, set to this project's kernels on an H200 (docs/replay.md).
+inline constexpr double kMatrixShare = 0.62;     ///< of matrix_flops: products of many rows
+inline constexpr double kAttentionShare = 0.26;  ///< of matrix_flops: attention in a prefill
+inline constexpr double kMemoryShare = 0.74;     ///< of memory_bytes: a decode pass
 inline constexpr double kOverheadMs = 0.4;       ///< of a pass: starting its kernels, choosing ids
 
 /// The card of this name.
 /// @throws InputError that lists the names, for an unknown one.
 Card named_card(const std::string& name);
 
-/// The roofline of `card` for a model, with the shares above: the longer of computing and reading, and the
-/// overhead.
+/// The roofline of `card` for a model, with the shares above.
 /// @param bytes_per_number  of weights, K and V
 PassCost roofline(const Card& card, const ModelConfig& model, std::int64_t bytes_per_number,
                   std::int64_t block_size);

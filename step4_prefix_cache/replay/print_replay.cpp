@@ -312,11 +312,10 @@ Json json_of(const ReplayOptions& options, const Traffic& traffic) {
   json["cost"] = {{"from", options.cost.empty() ? options.card : options.cost.string()},
                   {"constant_ms", cost.constant_ms},
                   {"row_ms", cost.row_ms},
+                  {"weights_ms", cost.weights_ms},
                   {"pair_ms", cost.pair_ms},
                   {"context_ms", cost.context_ms},
-                  {"swap_ms", cost.swap_ms},
-                  {"weights_ms", cost.weights_ms},
-                  {"overlapped", cost.overlapped}};
+                  {"swap_ms", cost.swap_ms}};
   if (!cost.fitted_on.empty()) json["cost"]["fitted_on"] = cost.fitted_on;
   return json;
 }
