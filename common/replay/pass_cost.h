@@ -22,7 +22,7 @@ struct PassWork {
   std::int64_t context = 0;  ///< tokens of all its sequences: their K and V are read
   std::int64_t swapped = 0;  ///< blocks that move between the pool and the host tier
 
-  bool operator==(const PassWork&) const = default;
+  bool operator==(const PassWork&) const = default;  ///< whether all of it is the same
 };
 
 /// The work of a planned pass.
