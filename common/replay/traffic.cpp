@@ -22,11 +22,23 @@ namespace {
 constexpr std::int64_t most_of_a_length = std::numeric_limits<std::int32_t>::max();  // positions have 32 bits
 constexpr std::int64_t most_of_a_time = std::int64_t{1} << 53;  // whole numbers that every JSON reader keeps
 
+/// The value of one line. Faults in it have a column, and no line but that of the trace.
+nlohmann::json parsed(std::string_view text, const std::string& place) {
+  constexpr std::string_view kLine = "line 1, ";  // of the text
+  try {
+    return parse_json(text, place);
+  } catch (const InputError& error) {
+    std::string message = error.what();
+    if (const std::size_t at = message.find(kLine, place.size()); at != std::string::npos)
+      message.erase(at, kLine.size());
+    throw InputError(message);
+  }
+}
+
 /// The fields of one line.
 class Line {
  public:
-  Line(std::string_view text, std::string place)
-      : place_(std::move(place)), fields_(parse_json(text, place_)) {
+  Line(std::string_view text, std::string place) : place_(std::move(place)), fields_(parsed(text, place_)) {
     if (!fields_.is_object())
       throw InputError(fmt::format("{}: a request is a JSON object, and {} is none", place_, shown(fields_)));
   }

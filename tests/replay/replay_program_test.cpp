@@ -520,7 +520,7 @@ TEST_F(ReplayProgram, NamesTheLineThatIsWrong) {
     write_file(trace_, good + good + line);
     return std::vector<std::string>{trace_};
   };
-  expect_refused(with("oh"), {"trace.jsonl, line 3: "});
+  expect_refused(with("oh"), {"trace.jsonl, line 3: parse error at column 1"});
   expect_refused(with(R"({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1]})"),
                  {"trace.jsonl, line 3: ", "\"hash_ids\" has 1 numbers", "needs 2", "--trace-block"});
   expect_refused(with(R"({"timestamp": -1, "input_length": 6, "output_length": 5, "hash_ids": [1]})"),
