@@ -83,36 +83,65 @@ PassCost roofline(const Card& card, const ModelConfig& model, std::int64_t bytes
           .swap_ms = kv_bytes * static_cast<double>(block_size) / (card.host_bytes / 1e3)};
 }
 
-/// Least squares, in which a second of short passes counts as much as a second of long ones. A part that
-/// comes out negative is left out, and the others are fitted again.
+namespace {
+
+/// A pass's amount of each of kParts.
+Eigen::Vector4d amounts_of(const PassWork& work) {
+  return {1, static_cast<double>(work.rows), static_cast<double>(work.pairs),
+          static_cast<double>(work.context)};
+}
+
+/// The parts that are nearest to the times, none of them negative. That fit is the plain one of some of the
+/// parts, so all choices are tried.
+/// @param amounts, times  [passes, parts], [passes]; an error counts as much as its row is large
+Eigen::Vector4d nearest_parts(const Eigen::MatrixX4d& amounts, const Eigen::VectorXd& times) {
+  Eigen::Vector4d best = Eigen::Vector4d::Zero();
+  double least = times.squaredNorm();
+  for (unsigned choice = 1; choice < 16; ++choice) {
+    std::vector<Eigen::Index> parts;
+    for (Eigen::Index part = 0; part < 4; ++part) {
+      if ((choice >> part & 1U) != 0) parts.push_back(part);
+    }
+    const Eigen::VectorXd fit = amounts(Eigen::all, parts).colPivHouseholderQr().solve(times);
+    if (fit.minCoeff() < 0) continue;
+    Eigen::Vector4d all = Eigen::Vector4d::Zero();
+    all(parts) = fit;
+    const double error = (amounts * all - times).squaredNorm();
+    if (error >= least) continue;
+    least = error;
+    best = all;
+  }
+  return best;
+}
+
+}  // namespace
+
+/// Least squares, in which a second of short passes counts as much as a second of long ones: an error is
+/// divided by the root of the pass's time. That is the fitted time; the measured one would count passes that
+/// chance made short for more than those that it made long. So the fit is repeated with the times of the one
+/// before.
 PassCost fitted_cost(std::span<const TimedPass> passes) {
   if (passes.size() < kLeastPasses)
     throw InputError(
         fmt::format("a cost is fitted to at least {} passes, and there are {}", kLeastPasses, passes.size()));
-  std::vector<std::size_t> parts = {0, 1, 2, 3};  // of kParts, still in the fit
-  for (;;) {
-    const auto count = static_cast<Eigen::Index>(passes.size());
-    Eigen::MatrixXd amounts(count, static_cast<Eigen::Index>(parts.size()));  // each row scaled as its time
-    Eigen::VectorXd times(count);
-    for (Eigen::Index n = 0; n < count; ++n) {
-      const auto& [work, ms] = passes[static_cast<std::size_t>(n)];
-      const double all[] = {1, static_cast<double>(work.rows), static_cast<double>(work.pairs),
-                            static_cast<double>(work.context)};
-      const double scale = 1 / std::sqrt(ms);
-      for (std::size_t column = 0; column < parts.size(); ++column)
-        amounts(n, static_cast<Eigen::Index>(column)) = all[parts[column]] * scale;
-      times(n) = ms * scale;
-    }
-    const Eigen::VectorXd fit = amounts.colPivHouseholderQr().solve(times);
-    Eigen::Index worst = 0;
-    if (fit.minCoeff(&worst) >= 0 || parts.size() == 1) {
-      PassCost cost;
-      for (std::size_t column = 0; column < parts.size(); ++column)
-        cost.*kParts[parts[column]].ms = std::max(0.0, fit(static_cast<Eigen::Index>(column)));
-      return cost;
-    }
-    parts.erase(parts.begin() + worst);
+  constexpr int kFits = 8;
+  const auto count = static_cast<Eigen::Index>(passes.size());
+  Eigen::MatrixX4d amounts(count, 4);
+  Eigen::VectorXd times(count);
+  for (Eigen::Index n = 0; n < count; ++n) {
+    amounts.row(n) = amounts_of(passes[static_cast<std::size_t>(n)].work);
+    times(n) = passes[static_cast<std::size_t>(n)].ms;
   }
+  Eigen::VectorXd about = times;
+  Eigen::Vector4d parts;
+  for (int fit = 0; fit < kFits; ++fit) {
+    const Eigen::VectorXd scale = about.cwiseSqrt().cwiseInverse();
+    parts = nearest_parts(scale.asDiagonal() * amounts, scale.cwiseProduct(times));
+    about = (amounts * parts).cwiseMax(times / 10);  // never 0
+  }
+  PassCost cost;
+  for (Eigen::Index part = 0; part < 4; ++part) cost.*kParts[part].ms = parts(part);
+  return cost;
 }
 
 std::string to_json(const PassCost& cost) {
@@ -140,6 +169,7 @@ PassCost read_cost(const std::filesystem::path& path) {
     read(part.name, cost.*part.ms);
   }
   if (json.contains("swap_ms")) read("swap_ms", cost.swap_ms);
+  if (json.contains("weights_ms")) read("weights_ms", cost.weights_ms);
   if (json.contains("fitted_on") && json["fitted_on"].is_string()) cost.fitted_on = json["fitted_on"];
   if (cost.of({.rows = 1, .pairs = 1, .context = 1}) <= 0)
     throw InputError(

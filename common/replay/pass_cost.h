@@ -79,7 +79,8 @@ PassCost fitted_cost(std::span<const TimedPass> passes);
 /// A fitted cost as a JSON object, for read_cost.
 std::string to_json(const PassCost& cost);
 /// Reads a cost: a JSON object with constant_ms, row_ms, pair_ms and context_ms, as serve-bench writes it
-/// with --cost. Who swaps blocks adds swap_ms.
+/// with --cost. A file for replays with a host tier has
+/// swap_ms, too; that of a roofline has weights_ms.
 /// @throws InputError naming the file and what is wrong in it.
 PassCost read_cost(const std::filesystem::path& path);
 

@@ -102,11 +102,11 @@ class Replay {
     if (settings_.router == Router::round_robin) {
       chosen = index % engines_.size();
     } else if (engines_.size() > 1) {
-      const TokenIds ids =
-          settings_.router == Router::longest_prefix ? traffic_.prompt_ids(index) : TokenIds();
-      const auto found = [&](std::size_t n) {
-        return ids.size() > 0 && parts_[n].peek ? parts_[n].peek(ids) : 0;
-      };
+      // Ids of a request that no engine can hold may be more than memory.
+      const bool looks = settings_.router == Router::longest_prefix && parts_[0].peek &&
+                         traffic_.requests[index].tokens_to_store() <= parts_[0].manager->capacity();
+      const TokenIds ids = looks ? traffic_.prompt_ids(index) : TokenIds();
+      const auto found = [&](std::size_t n) { return looks ? parts_[n].peek(ids) : 0; };
       // The best has found most, and of those has the fewest tokens in hand.
       std::pair<std::int64_t, std::int64_t> best{std::numeric_limits<std::int64_t>::min(), 0};
       for (std::size_t n = 0; n < engines_.size(); ++n) {

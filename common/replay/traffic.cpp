@@ -107,13 +107,8 @@ std::int32_t Traffic::output_id(std::size_t index) const {
   return std::numeric_limits<std::int32_t>::max() - static_cast<std::int32_t>(index);
 }
 
-void check_duration(double ms, const std::string& name) {
-  constexpr double kDay = 24 * 3600 * 1e3;
-  if (ms > kMostDays * kDay)
-    throw InputError(
-        fmt::format("{}: its requests come within {:.0f} days, and a replay has at most {}; give a "
-                    "part of them, or a higher rate",
-                    name, ms / kDay, kMostDays));
+bool lasts_too_long(double ms) {
+  return ms > kMostDays * 24 * 3600 * 1e3;
 }
 
 Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t block_size) {
@@ -137,7 +132,9 @@ Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t 
   std::ranges::stable_sort(traffic.requests, {}, &TrafficRequest::timestamp_ms);
   const std::int64_t start = traffic.requests.front().timestamp_ms;  // 0, or a date
   for (TrafficRequest& request : traffic.requests) request.timestamp_ms -= start;
-  check_duration(static_cast<double>(traffic.requests.back().timestamp_ms), name);
+  if (lasts_too_long(static_cast<double>(traffic.requests.back().timestamp_ms)))
+    throw InputError(
+        fmt::format("{}: its requests come within more than {} days; give a part of them", name, kMostDays));
   return traffic;
 }
 

@@ -43,10 +43,8 @@ struct Traffic {
 /// The most days from the first request to the last: memory is sampled every second.
 inline constexpr int kMostDays = 31;
 
-/// @throws InputError if requests come within more than kMostDays.
-/// @param ms    from the first of them to the last
-/// @param name  of the trace
-void check_duration(double ms, const std::string& name);
+/// Whether requests come within more than kMostDays. @param ms  from the first of them to the last
+bool lasts_too_long(double ms);
 
 /// Reads a trace: JSON lines with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`, a list of
 /// whole numbers below 2^64; other fields are ignored. Lines of later requests may stand first, and

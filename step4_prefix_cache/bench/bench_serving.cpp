@@ -314,15 +314,18 @@ void measure_crowds(Program& program) {
 /// Where it runs and on what; all else the benchmark sets itself.
 constexpr std::string_view kOptions[] = {"--model",   "--random-weights", "--device",   "--dtype",
                                          "--threads", "--block-size",     "--attention"};
+/// Of replays, taken off the line before (for_replay.h).
+constexpr std::string_view kOptionsForReplay[] = {"--cost", "--traffic", "--trace-block",
+                                                  "--max-batch-tokens"};
 
 /// @throws InputError for any other option.
 void refuse_others(std::span<char* const> words) {
   for (const std::string_view word : words) {
     const std::string_view name = word.substr(0, word.find('='));
     if (name.starts_with("--") && std::ranges::count(kOptions, name) == 0)
-      throw InputError(
-          fmt::format("{} has no use here: the benchmark sets requests, pool and sharing; its options are {}",
-                      name, fmt::join(kOptions, ", ")));
+      throw InputError(fmt::format(
+          "{} has no use here: the benchmark sets requests, pool and sharing; its options are {}, {}", name,
+          fmt::join(kOptions, ", "), fmt::join(kOptionsForReplay, ", ")));
   }
 }
 
@@ -340,7 +343,7 @@ void print_help() {
       "passes\n"
       "  --traffic TRACE             serve the requests of a trace for real in step 4, as they come\n"
       "  --trace-block N             tokens for each of the trace's hash ids (default: 512)\n"
-      "  --max-batch-tokens N        rows of a pass at most (default: CPU 64, CUDA 256)\n\n"
+      "  --max-batch-tokens N        rows of a pass at most, from 16 on (default: CPU 64, CUDA 256)\n\n"
       "Options, which step4_prefix_cache --help explains:\n  {}\n",
       fmt::join(kOptions, " "));
 }

@@ -31,7 +31,7 @@ void check_cost_file(const ForReplay& asked) {
   if (!asked.traffic.empty() && std::filesystem::equivalent(asked.cost, asked.traffic, error))
     throw InputError(
         fmt::format("--cost {} is the trace that --traffic reads; give another file", asked.cost));
-  const bool is_new = !std::filesystem::exists(asked.cost, error);
+  const bool is_new = !std::filesystem::exists(std::filesystem::symlink_status(asked.cost, error));
   if (!std::ofstream(asked.cost, std::ios::app))
     throw InputError(fmt::format("--cost {}: {}", asked.cost, std::strerror(errno)));
   if (is_new) std::filesystem::remove(asked.cost, error);

@@ -77,10 +77,16 @@ GenerationRequest request_of(std::vector<std::int32_t> prompt_ids, std::int64_t 
   return request;
 }
 
+/// What an engine did wrong, as an exception.
+void check(const std::string& error) {
+  if (!error.empty()) throw RunError(error);
+}
+
 /// `count` requests at once, with prompts of one length to many, in passes of at most `rows` rows. They
-/// decode until all prompts are computed, and on together. The same passes again and again, with other
-/// prompts; a pass counts with its median.
+/// decode until all prompts are computed, and on together, as far as `tokens` allow it. The same passes again
+/// and again, with other prompts; a pass counts with its median.
 /// @param tokens  of K and V that all of them may take
+/// @throws RunError if a pass fails.
 void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::int64_t tokens,
                  std::vector<TimedPass>& passes) {
   const ModelConfig& model = program.model->config();
@@ -95,6 +101,7 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
       1, std::min({kLeastOutputs + passes_of_prompts, (tokens - prompts) / count, half}));
   TimedEngine timed(program, {.max_batch_tokens = rows, .max_sequences = count});
   std::mt19937 random(static_cast<std::uint32_t>(count * rows));
+  std::string error;
   std::vector<PassWork> works;
   std::vector<std::vector<double>> times;  // [passes, timed rounds] ms
   for (std::int64_t round = 0; round < kRounds; ++round) {
@@ -102,18 +109,21 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
       std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt(n)));
       for (std::int32_t& id : ids)
         id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model.vocab_size));
-      timed.engine.add(static_cast<GenerationId>(round * count + n), request_of(std::move(ids), outputs),
-                       [](const GenerationEvent&) {});
+      GenerationRequest request = request_of(std::move(ids), outputs);
+      request.salt = std::to_string(round);  // so that it finds nothing of the rounds before
+      timed.engine.add(static_cast<GenerationId>(round * count + n), std::move(request),
+                       [&](const GenerationEvent& event) { error += event.error; });
     }
     for (std::size_t pass = 0;; ++pass) {
       const Clock::time_point begin = Clock::now();
       if (!timed.engine.run_pass()) break;
       const double ms = ms_since(begin);
+      check(error);
       if (round == 0) {
         works.push_back(timed.store.work());
         times.emplace_back();
       } else if (pass < works.size() && timed.store.work() == works[pass]) {
-        times[pass].push_back(ms);  // in a small vocabulary a prompt may be found
+        times[pass].push_back(ms);  // in a small vocabulary prompts may begin alike
       }
     }
   }
@@ -123,9 +133,11 @@ void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::i
 }
 
 /// Tokens of K and V for the timed passes on a GPU: kTokensOnGpu, or less on one with little memory.
-std::int64_t tokens_on(const Program& program) {
+/// @param spare  blocks beside them
+std::int64_t tokens_on_gpu(const Program& program, std::int64_t spare) {
   const std::int64_t bytes = program.model->config().kv_bytes_per_token(size_of(program.dtype));
-  return std::min(kTokensOnGpu, free_memory(*program.gpu) / 2 / bytes);
+  const std::int64_t room = free_memory(*program.gpu) / 2 / bytes - spare * program.options.block_size;
+  return std::clamp<std::int64_t>(room, 1, kTokensOnGpu);
 }
 
 /// The ids of a prompt in a vocabulary. Any kLeastBlock ids of a block tell its number: they are its digits,
@@ -160,15 +172,19 @@ void check_lengths(const Traffic& traffic, const std::string& trace, const Model
 }  // namespace
 
 std::vector<TimedPass> timed_passes(Program& program, std::int64_t rows) {
-  const std::int64_t tokens = program.gpu ? tokens_on(program) : kTokensOnCpu;
   const std::span<const std::int64_t> counts =
       program.gpu ? std::span<const std::int64_t>(kSequencesOnGpu) : kSequencesOnCpu;
-  // The watermark and the last, partial blocks come on top.
-  program.options.num_blocks = (tokens + tokens / 8) / program.options.block_size + counts.back();
+  const std::int64_t partial = counts.back();  // blocks, the last one of each sequence
+  const std::int64_t tokens = program.gpu ? tokens_on_gpu(program, partial) : kTokensOnCpu;
+  // The watermark comes on top.
+  program.options.num_blocks = (tokens + tokens / 8) / program.options.block_size + partial;
   std::vector<TimedPass> passes;
   for (const std::int64_t count : counts) {
-    for (const std::int64_t part : kPartsOfRows)
-      time_passes(program, count, std::max(rows / part, 2 * count), tokens, passes);
+    for (const std::int64_t part : kPartsOfRows) {
+      if (2 * count > rows / part) continue;  // prompts would hardly come forward beside the outputs
+      fmt::print(stderr, "timing {} requests at a time in passes of {} rows\n", count, rows / part);
+      time_passes(program, count, rows / part, tokens, passes);
+    }
   }
   return passes;
 }
@@ -217,12 +233,13 @@ ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const std:
     const Clock::time_point pass = Clock::now();
     if (engine.run_pass()) {
       served.passes.push_back({timed.store.work(), ms_since(pass)});
+      check(error);
       continue;
     }
     if (next == traffic.requests.size()) break;
     std::this_thread::sleep_until(begin + std::chrono::milliseconds(traffic.requests[next].timestamp_ms));
   }
-  if (!error.empty()) throw RunError(error);
+  check(error);
   served.seconds = ms_since(begin) / 1e3;
   served.counters = engine.manager().counters();
   served.counters.preemptions = engine.scheduler().preemptions();

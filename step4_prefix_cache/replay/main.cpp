@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/cli/run_main.h"
 #include "step4_prefix_cache/replay/columns.h"
 #include "step4_prefix_cache/replay/print_replay.h"
@@ -52,8 +53,10 @@ std::vector<SweepPoint> sweep(const ReplayOptions& options, const Traffic& traff
   const bool of_memory = options.sweep->of == Sweep::Of::kv_memory;
   if (!of_memory) {
     const auto last_ms = static_cast<double>(traffic.requests.back().timestamp_ms);
-    check_duration(last_ms / options.sweep->first,
-                   fmt::format("{} with the rate {}", options.trace.string(), options.sweep->first));
+    if (lasts_too_long(last_ms / options.sweep->first))
+      throw InputError(
+          fmt::format("--sweep rate={}: requests come within more than {} days; begin with a higher rate",
+                      options.sweep->first, kMostDays));
   }
   for (const double value : options.sweep->values()) {
     points.push_back(

@@ -94,7 +94,7 @@ std::string rows_at(std::span<const ReplayedColumn> columns, ReplayFigures Repla
          line("sequences at a time, mean",
               [](const F& f) { return fmt::format("{:.1f}", f.mean_sequences); }) +
          line("  most of an engine", [](const F& f) { return grouped(f.most_sequences); }) +
-         line("passes, and the time they take",
+         line("passes, and their share of the time",
               [](const F& f) { return fmt::format("{}, {}", grouped(f.passes), percent(f.busy_share)); }) +
          line("outputs per second", [](const F& f) { return fmt::format("{:.1f}", f.generated_per_s()); }) +
          line("first token: mean",
@@ -339,6 +339,10 @@ Json json_of(const SweepPoint& point) {
 
 Json json_of(const NeededEngines& needed) {
   Json json = json_of(needed.column);
+  if (needed.engines == 0) {
+    json["engines"] = nullptr;  // kMostEnginesForSlo are too few
+    return json;
+  }
   json["engines"] = needed.engines;
   json["drained"] = json_of(needed.report.drained);
   return json;

@@ -1,6 +1,6 @@
 /// @file
-/// Prints what came of a replay: as a table for people, or as JSON for programs. docs/replay.md explains each
-/// line.
+/// Prints what came of a replay: as a table for people, or as JSON for programs. docs/replay.md explains the
+/// lines.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

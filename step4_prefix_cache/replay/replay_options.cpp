@@ -231,9 +231,11 @@ void refuse_contradictions(const ReplayOptions& options, std::span<const std::st
           fmt::format("{}{:.0f}: a block takes {} bytes with --block-size {}; give at least that", option,
                       kv_memory, block_bytes, options.block_size));
   };
-  hold_a_block("--kv-memory ", static_cast<double>(options.kv_memory));
-  if (options.sweep && options.sweep->of == Sweep::Of::kv_memory)
+  if (options.sweep && options.sweep->of == Sweep::Of::kv_memory) {
     hold_a_block("--sweep kv-memory=", options.sweep->first);
+  } else if (!options.num_blocks) {
+    hold_a_block("--kv-memory ", static_cast<double>(options.kv_memory));
+  }
   if (options.max_batch_tokens < options.max_sequences)
     throw InputError(
         fmt::format("--max-batch-tokens {} is less than --max-sequences {}: each sequence needs a row; raise "

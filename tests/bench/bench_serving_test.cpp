@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iterator>
 #include <regex>
 #include <sstream>
@@ -179,6 +180,42 @@ TEST(BenchServing, AFileOfACostStaysIfNoCostCanBeFitted) {
   std::filesystem::remove(cost);
   EXPECT_EQ(run_step("bench_serving", line).exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(cost)) << "nothing half-written";
+}
+
+TEST(BenchServing, APassThatFailsEndsTheMeasurement) {
+  const TemporaryFolder folder;
+  test::TestCheckpoint checkpoint("LlamaForCausalLM");
+  for (float& number : checkpoint.tensors.at("model.norm.weight").values) number = std::nanf("");
+  std::filesystem::create_directory(folder / "model");
+  checkpoint.save(folder / "model");
+  const std::string trace = (folder / "trace.jsonl").string(), cost = (folder / "cost.json").string();
+  write_file(trace, R"({"timestamp": 0, "input_length": 10, "output_length": 2, "hash_ids": [1]})"
+                    "\n"
+                    R"({"timestamp": 3600000, "input_length": 10, "output_length": 2, "hash_ids": [2]})");
+  const std::string model = (folder / "model").string();
+  for (const std::vector<std::string>& line :
+       {std::vector<std::string>{"--cost", cost}, {"--traffic", trace, "--cost", cost}}) {
+    std::vector<std::string> words = {"60", (std::filesystem::path(BINARY_DIR) / "bench_serving").string(),
+                                      "--model", model};
+    words.insert(words.end(), line.begin(), line.end());
+    const ProgramResult result = run_program("/usr/bin/timeout", words);  // the second request is not awaited
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, ContainsRegex("error: .*NaN"));
+    EXPECT_EQ(result.out, "");
+    EXPECT_FALSE(std::filesystem::exists(cost));
+  }
+}
+
+TEST(BenchServing, ALinkToAFileOfACostStays) {
+  const TemporaryFolder folder;
+  const std::string trace = (folder / "trace.jsonl").string();
+  write_file(trace, R"({"timestamp": 0, "input_length": 10, "output_length": 2, "hash_ids": [1]})");
+  std::filesystem::create_symlink("later.json", folder / "cost.json");
+  EXPECT_EQ(run_step("bench_serving",
+                     {"--model", kSmallModel, "--traffic", trace, "--cost", (folder / "cost.json").string()})
+                .exit_code,
+            2);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "cost.json"));
 }
 
 TEST(BenchServing, RefusesWrongFilesAndOptionsForReplays) {

@@ -333,7 +333,7 @@ class StepsScript(unittest.TestCase):
         process = self.start("test", environment=self.environment(PATH=f"{tools}:{os.environ['PATH']}"))
         out, _ = process.communicate(timeout=300)
         self.assertEqual(sorted(line for line in out.splitlines() if "skipped" in line), [
-            "1 tests skipped: no browser: install the package chromium",
+            "1 test skipped: no browser: install the package chromium",
             "2 tests skipped: --device cuda: no GPU",
             "2 tests skipped: /usr/share/tool is missing; install the package tool, or let ./steps docs do it"])
 

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -160,7 +162,7 @@ TEST(FittedCost, LeavesOutAPartThatWouldBeNegative) {
     cost.constant_ms = constant_ms;
     cost.row_ms = row_ms;
     double sum = 0;
-    for (const TimedPass& pass : passes) sum += std::pow(cost.of(pass.work) - pass.ms, 2) / pass.ms;
+    for (const TimedPass& pass : passes) sum += std::pow(cost.of(pass.work) - pass.ms, 2) / fit.of(pass.work);
     return sum;
   };
   for (const double factor : {0.99, 1.01}) {
@@ -177,10 +179,51 @@ TEST(FittedCost, ASecondOfShortPassesCountsAsMuchAsASecondOfLongOnes) {
     passes.push_back({{.rows = 1000}, n < 2 ? 400.0 : 600.0});
   }
   const PassCost fit = fitted_cost(passes);
-  // Each kind has a time of its own, the one for which the sum of (time - t)^2 / t is least: the harmonic
-  // mean.
-  EXPECT_NEAR(fit.of({.rows = 1}), 2 / (1 / 0.9 + 1 / 1.1), 1e-9);
-  EXPECT_NEAR(fit.of({.rows = 1000}), 2 / (1 / 400.0 + 1 / 600.0), 1e-6);
+  // Each kind has a time of its own, the mean of its times.
+  EXPECT_NEAR(fit.of({.rows = 1}), 1.0, 1e-9);
+  EXPECT_NEAR(fit.of({.rows = 1000}), 500.0, 1e-6);
+}
+
+TEST(FittedCost, TakesAsLongAsNoisyPassesTogether) {
+  const PassCost cost{.constant_ms = 2.5, .row_ms = 0.125, .pair_ms = 1e-5, .context_ms = 1e-3};
+  std::mt19937 random(7);
+  std::lognormal_distribution<double> noise(0.0, 0.5);
+  std::vector<TimedPass> passes;
+  for (int times = 0; times < 50; ++times) {
+    for (const TimedPass& pass : timed([&](const PassWork& work) { return cost.of(work) * noise(random); }))
+      passes.push_back(pass);
+  }
+  const PassCost fit = fitted_cost(passes);
+  double real = 0, fitted = 0;
+  for (const TimedPass& pass : passes) real += pass.ms, fitted += fit.of(pass.work);
+  EXPECT_NEAR(fitted / real, 1, 0.01);
+}
+
+TEST(FittedCost, IsTheNearestOfAllWithoutNegativeParts) {
+  // Times that no cost explains: each part alone, and each pair of parts, is no nearer.
+  std::mt19937 random(8);
+  std::uniform_real_distribution<double> some(0.5, 1.5);
+  const std::vector<TimedPass> passes = timed([&](const PassWork& work) {
+    return some(random) * (30 + 1e-2 * static_cast<double>(work.pairs)) /
+           (1 + static_cast<double>(work.rows));
+  });
+  const PassCost fit = fitted_cost(passes);
+  const auto error = [&](const PassCost& cost) {
+    double sum = 0;
+    for (const TimedPass& pass : passes)
+      sum += std::pow(cost.of(pass.work) - pass.ms, 2) / std::max(fit.of(pass.work), pass.ms / 10);
+    return sum;
+  };
+  constexpr double PassCost::*kAll[] = {&PassCost::constant_ms, &PassCost::row_ms, &PassCost::pair_ms,
+                                        &PassCost::context_ms};
+  const double least = error(fit);
+  for (double PassCost::*const part : kAll) {
+    for (const double step : {-1e-3, 1e-3}) {
+      PassCost near = fit;
+      near.*part = std::max(0.0, near.*part * (1 + step) + step * 1e-6);
+      EXPECT_GE(error(near), least * (1 - 1e-6));
+    }
+  }
 }
 
 TEST(FittedCost, OfPassesThatAreAllAlikeIsTheirTime) {
@@ -238,6 +281,13 @@ TEST_F(CostFile, MayHaveTheCostOfASwappedBlock) {
       read(R"({"constant_ms": 1, "row_ms": 0, "pair_ms": 0, "context_ms": 0, "swap_ms": 0.5, "note": []})");
   EXPECT_EQ(cost.swap_ms, 0.5);
   EXPECT_EQ(cost.constant_ms, 1);
+}
+
+TEST_F(CostFile, MayBeThatOfARoofline) {
+  const PassCost cost = read(
+      R"({"from": "h100", "constant_ms": 1, "row_ms": 2, "weights_ms": 30, "pair_ms": 0.5, "context_ms": 0.25,)"
+      R"( "swap_ms": 4})");
+  EXPECT_DOUBLE_EQ(cost.of(kWork), 1 + 30 + 0.5 * 22 + 0.25 * 12 + 4 * 3);
 }
 
 TEST_F(CostFile, NamesAPartThatIsMissing) {

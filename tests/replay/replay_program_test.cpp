@@ -328,7 +328,8 @@ TEST_F(ReplayProgram, FindsTheFewestEnginesThatKeepTheSlo) {
 
 TEST_F(ReplayProgram, SaysThatNoNumberOfEnginesKeepsTheSloOfRefusedRequests) {
   const Json report = json({"--slo", "10s", "--max-seq-len", "20"});
-  EXPECT_EQ(report["steps"][0]["engines"], 0) << "no request fits in a reservation";
+  EXPECT_EQ(report["steps"][0]["engines"], nullptr) << "no request fits in a reservation";
+  EXPECT_FALSE(report["steps"][0].contains("drained"));
   EXPECT_EQ(report["steps"][1]["engines"], 1);
   EXPECT_THAT(replay({"--slo", "10s", "--max-seq-len", "20"}).out,
               ContainsRegex("step2_flat_cache +none +[0-9,]+ engines are too few\nstep3_paged +1 "));
@@ -537,6 +538,34 @@ TEST_F(ReplayProgram, NamesAWrongModelAndAWrongCost) {
                  {"cost.json", "\"row_ms\" is missing"});
   expect_refused({(folder_ / "none.jsonl").string(), "--cost", (folder_ / "cost.json").string()},
                  {"\"row_ms\" is missing"});
+}
+
+TEST_F(ReplayProgram, APoolInBlocksNeedsNoKvMemory) {
+  write_file(trace_, R"({"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]})");
+  const std::vector<std::string> large = {trace_, "--trace-block", "1048576", "--block-size", "1048576"};
+  std::vector<std::string> line = large;
+  line.insert(line.end(), {"--num-blocks", "3"});
+  EXPECT_EQ(run_step("replay", line).exit_code, 0);
+  line = large;
+  line.insert(line.end(), {"--sweep", "kv-memory=200GB..200GB"});
+  EXPECT_EQ(run_step("replay", line).exit_code, 0);
+  expect_refused(large, {"--kv-memory 40000000000: a block takes 137438953472 bytes"});
+}
+
+TEST_F(ReplayProgram, NoRouterLooksForARequestThatNoEngineHolds) {
+  std::string blocks = "1";  // ids of this request would take 8 GB
+  for (int n = 2; n <= 2048; ++n) blocks += ", " + std::to_string(n);
+  write_file(trace_, R"({"timestamp": 0, "input_length": 2147483647, "output_length": 0, "hash_ids": [)" +
+                         blocks + "]}\n" +
+                         R"({"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]})");
+  for (const char* router : {"round-robin", "least-loaded", "longest-prefix"}) {
+    const ProgramResult result =
+        run_program("/bin/sh", {"-c", "ulimit -v 4000000; exec \"$0\" \"$@\"",
+                                (std::filesystem::path(BINARY_DIR) / "replay").string(), trace_,
+                                "--trace-block", "1048576", "--engines", "2", "--router", router, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const Json& step : Json::parse(result.out)["steps"]) EXPECT_EQ(step["drained"]["refused"], 1);
+  }
 }
 
 TEST_F(ReplayProgram, ATraceMayHaveANameThatIsNoUtf8) {
