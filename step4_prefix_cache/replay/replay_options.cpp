@@ -253,7 +253,7 @@ std::vector<double> Sweep::values() const {
 
 PassCost ReplayOptions::pass_cost() const {
   if (!cost.empty()) {
-    const PassCost fitted = read_cost(cost);
+    PassCost fitted = read_cost(cost);
     if (host_memory > 0 && fitted.swap_ms == 0)
       throw InputError(
           fmt::format("{} has no \"swap_ms\", the milliseconds that a block of --host-memory takes "
