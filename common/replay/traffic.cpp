@@ -139,7 +139,10 @@ Traffic read_traffic(std::istream& lines, const std::string& name, std::int64_t 
 }
 
 Traffic read_traffic_file(const std::filesystem::path& path, std::int64_t block_size) {
-  std::istringstream lines(read_whole_file(path));
+  std::string text = read_whole_file(path);
+  if (text.starts_with("\x1f\x8b"))
+    throw InputError(fmt::format("{} is compressed; unpack it, as with gunzip", path.string()));
+  std::istringstream lines(std::move(text));
   return read_traffic(lines, path.string(), block_size);
 }
 

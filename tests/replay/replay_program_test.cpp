@@ -528,6 +528,8 @@ TEST_F(ReplayProgram, NamesTheLineThatIsWrong) {
                  {"trace.jsonl, line 3: \"timestamp\" is -1; it must be a number from 0"});
   write_file(trace_, "\n\n");
   expect_refused({trace_}, {"trace.jsonl holds no request"});
+  write_file(trace_, "\x1f\x8b\x08 packed");
+  expect_refused({trace_}, {"trace.jsonl is compressed; unpack it"});
 }
 
 TEST_F(ReplayProgram, NamesAWrongModelAndAWrongCost) {
