@@ -37,7 +37,8 @@ struct FewRowsWork {
 
 /// Whether there is a kernel for this work: f16 or bf16, at most 16 rows, sizes and addresses that suit
 /// 16-byte copies, tensor cores, and a multiprocessor whose shared memory holds the weights of a thread
-/// block; of several, where not all thread blocks run at once. For wider rows than that, cuBLAS is faster.
+/// block. Where not all thread blocks run at once, each takes at most 75 KiB: for wider rows cuBLAS is
+/// faster.
 bool few_rows_fit(DType dtype, FewRowsKind kind, const FewRowsWork& work);
 
 /// Computes `work`, which fits. Sums are float32; rounding is that of Backend's operations

@@ -6,7 +6,7 @@
 
 #include <Eigen/Dense>
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "common/base/error.h"
@@ -31,6 +31,37 @@ double layer_weights(const ModelConfig& model) {
   const std::int64_t attention = 2 * model.heads * model.head_dim + 2 * model.kv_width();
   const std::int64_t mlp = 3 * model.intermediate_size;
   return static_cast<double>(model.layers * model.hidden_size * (attention + mlp));
+}
+
+/// A pass's amount of each of kParts.
+Eigen::Vector4d amounts_of(const PassWork& work) {
+  return {1, static_cast<double>(work.rows), static_cast<double>(work.pairs),
+          static_cast<double>(work.context)};
+}
+
+/// The parts that are nearest to the times, none of them negative. That fit is the plain least squares of
+/// some of the four parts, the others being 0, so all choices of them are tried.
+/// @param amounts  [passes, parts]
+/// @param times    [passes]
+Eigen::Vector4d nearest_parts(const Eigen::MatrixX4d& amounts, const Eigen::VectorXd& times) {
+  Eigen::Vector4d best = Eigen::Vector4d::Zero();
+  double least = times.squaredNorm();
+  constexpr unsigned kChoices = 1U << std::size(kParts);
+  for (unsigned choice = 1; choice < kChoices; ++choice) {
+    std::vector<Eigen::Index> parts;
+    for (Eigen::Index part = 0; part < 4; ++part) {
+      if ((choice >> part & 1U) != 0) parts.push_back(part);
+    }
+    const Eigen::VectorXd fit = amounts(Eigen::all, parts).colPivHouseholderQr().solve(times);
+    if (fit.minCoeff() < 0) continue;
+    Eigen::Vector4d all = Eigen::Vector4d::Zero();
+    all(parts) = fit;
+    const double error = (amounts * all - times).squaredNorm();
+    if (error >= least) continue;
+    least = error;
+    best = all;
+  }
+  return best;
 }
 
 }  // namespace
@@ -83,43 +114,9 @@ PassCost roofline(const Card& card, const ModelConfig& model, std::int64_t bytes
           .swap_ms = kv_bytes * static_cast<double>(block_size) / (card.host_bytes / 1e3)};
 }
 
-namespace {
-
-/// A pass's amount of each of kParts.
-Eigen::Vector4d amounts_of(const PassWork& work) {
-  return {1, static_cast<double>(work.rows), static_cast<double>(work.pairs),
-          static_cast<double>(work.context)};
-}
-
-/// The parts that are nearest to the times, none of them negative. That fit is the plain one of some of the
-/// parts, so all choices are tried.
-/// @param amounts, times  [passes, parts], [passes]; an error counts as much as its row is large
-Eigen::Vector4d nearest_parts(const Eigen::MatrixX4d& amounts, const Eigen::VectorXd& times) {
-  Eigen::Vector4d best = Eigen::Vector4d::Zero();
-  double least = times.squaredNorm();
-  for (unsigned choice = 1; choice < 16; ++choice) {
-    std::vector<Eigen::Index> parts;
-    for (Eigen::Index part = 0; part < 4; ++part) {
-      if ((choice >> part & 1U) != 0) parts.push_back(part);
-    }
-    const Eigen::VectorXd fit = amounts(Eigen::all, parts).colPivHouseholderQr().solve(times);
-    if (fit.minCoeff() < 0) continue;
-    Eigen::Vector4d all = Eigen::Vector4d::Zero();
-    all(parts) = fit;
-    const double error = (amounts * all - times).squaredNorm();
-    if (error >= least) continue;
-    least = error;
-    best = all;
-  }
-  return best;
-}
-
-}  // namespace
-
-/// Least squares, in which a second of short passes counts as much as a second of long ones: an error is
-/// divided by the root of the pass's time. That is the fitted time; the measured one would count passes that
-/// chance made short for more than those that it made long. So the fit is repeated with the times of the one
-/// before.
+/// Least squares, in which a second of short passes counts as much as a second of long ones: each error is
+/// divided by the root of its pass's time. The measured time would give weight to passes that chance made
+/// short, and the cost would come out too low. So the fit is repeated with the times of the fit before.
 PassCost fitted_cost(std::span<const TimedPass> passes) {
   if (passes.size() < kLeastPasses)
     throw InputError(

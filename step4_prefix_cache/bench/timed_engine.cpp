@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -77,48 +78,60 @@ GenerationRequest request_of(std::vector<std::int32_t> prompt_ids, std::int64_t 
   return request;
 }
 
-/// What an engine did wrong, as an exception.
-void check(const std::string& error) {
+/// @throws RunError with what an engine said of a request that failed, if there is one.
+void refuse_failure(const std::string& error) {
   if (!error.empty()) throw RunError(error);
 }
 
-/// `count` requests at once, with prompts of one length to many, in passes of at most `rows` rows. They
-/// decode until all prompts are computed, and on together, as far as `tokens` allow it. The same passes again
-/// and again, with other prompts; a pass counts with its median.
-/// @param tokens  of K and V that all of them may take
+/// Requests that come at once.
+struct Batch {
+  std::vector<std::int64_t> prompts;  ///< tokens of each
+  std::int64_t outputs = 0;           ///< of each
+};
+
+/// `count` requests with prompts of one length to many. Each decodes until the prompts of all are computed,
+/// in passes of at most `rows` rows, and on beside the others, as far as `tokens` of K and V allow it.
+Batch batch_of(const ModelConfig& model, std::int64_t count, std::int64_t rows, std::int64_t tokens) {
+  const std::int64_t half = model.max_position_embeddings / 2;
+  const std::int64_t longest = std::min({half, kMostPrompt, tokens / count - kLeastOutputs});
+  Batch batch;
+  for (std::int64_t n = 1; n <= count; ++n)
+    batch.prompts.push_back(std::max<std::int64_t>(1, longest * n / count));
+  const std::int64_t prompts = std::accumulate(batch.prompts.begin(), batch.prompts.end(), std::int64_t{0});
+  const std::int64_t passes_of_prompts = prompts / std::max<std::int64_t>(1, rows - count);
+  const std::int64_t outputs =
+      std::min({kLeastOutputs + passes_of_prompts, (tokens - prompts) / count, half});
+  batch.outputs = std::max<std::int64_t>(1, outputs);
+  return batch;
+}
+
+/// Times the passes of a batch of `count` requests (batch_of). The same passes run again and again, with
+/// other prompts; a pass counts with its median.
 /// @throws RunError if a pass fails.
 void time_passes(Program& program, std::int64_t count, std::int64_t rows, std::int64_t tokens,
                  std::vector<TimedPass>& passes) {
-  const ModelConfig& model = program.model->config();
-  const std::int64_t half = model.max_position_embeddings / 2;
-  const std::int64_t longest =
-      std::max<std::int64_t>(1, std::min({half, kMostPrompt, tokens / count - kLeastOutputs}));
-  const auto prompt = [&](std::int64_t n) { return std::max<std::int64_t>(1, longest * n / count); };
-  std::int64_t prompts = 0;
-  for (std::int64_t n = 1; n <= count; ++n) prompts += prompt(n);
-  const std::int64_t passes_of_prompts = prompts / std::max<std::int64_t>(1, rows - count);
-  const std::int64_t outputs = std::max<std::int64_t>(
-      1, std::min({kLeastOutputs + passes_of_prompts, (tokens - prompts) / count, half}));
+  const Batch batch = batch_of(program.model->config(), count, rows, tokens);
+  const auto vocabulary = static_cast<std::uint64_t>(program.model->config().vocab_size);
   TimedEngine timed(program, {.max_batch_tokens = rows, .max_sequences = count});
   std::mt19937 random(static_cast<std::uint32_t>(count * rows));
+  GenerationId last_id = 0;
   std::string error;
   std::vector<PassWork> works;
   std::vector<std::vector<double>> times;  // [passes, timed rounds] ms
   for (std::int64_t round = 0; round < kRounds; ++round) {
-    for (std::int64_t n = 1; n <= count; ++n) {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt(n)));
-      for (std::int32_t& id : ids)
-        id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model.vocab_size));
-      GenerationRequest request = request_of(std::move(ids), outputs);
+    for (const std::int64_t length : batch.prompts) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
+      for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % vocabulary);
+      GenerationRequest request = request_of(std::move(ids), batch.outputs);
       request.salt = std::to_string(round);  // so that it finds nothing of the rounds before
-      timed.engine.add(static_cast<GenerationId>(round * count + n), std::move(request),
+      timed.engine.add(++last_id, std::move(request),
                        [&](const GenerationEvent& event) { error += event.error; });
     }
     for (std::size_t pass = 0;; ++pass) {
       const Clock::time_point begin = Clock::now();
       if (!timed.engine.run_pass()) break;
       const double ms = ms_since(begin);
-      check(error);
+      refuse_failure(error);
       if (round == 0) {
         works.push_back(timed.store.work());
         times.emplace_back();
@@ -233,13 +246,13 @@ ServedTraffic serve_traffic(Program& program, const Traffic& traffic, const std:
     const Clock::time_point pass = Clock::now();
     if (engine.run_pass()) {
       served.passes.push_back({timed.store.work(), ms_since(pass)});
-      check(error);
+      refuse_failure(error);
       continue;
     }
     if (next == traffic.requests.size()) break;
     std::this_thread::sleep_until(begin + std::chrono::milliseconds(traffic.requests[next].timestamp_ms));
   }
-  check(error);
+  refuse_failure(error);
   served.seconds = ms_since(begin) / 1e3;
   served.counters = engine.manager().counters();
   served.counters.preemptions = engine.scheduler().preemptions();
