@@ -23,6 +23,8 @@ constexpr std::int64_t kSharesPerThread = 4;
 /// The most numbers of kept results. Tasks beyond it stay whole, so that many rows of a long context do not
 /// take memory that no pool counts.
 constexpr std::int64_t kMostKept = 16 << 20;
+/// A merge asks memory for the result of the chunk that is so many further: another thread wrote it.
+constexpr std::int64_t kPartsAhead = 4;
 /// The fewest chunks of one KV head in a share: shorter ones cost more to hand out than they save.
 constexpr std::int64_t kLeastShare = 2;
 
@@ -39,15 +41,19 @@ struct Scratch {
   ChunkScratch chunk_scratch;
   Parts chunk;    // of one chunk
   Parts running;  // of the chunks so far
+  Factors factors;
 };
 
-/// out = sums / weight.
+/// out = sums / weight. @param sums  [padded_dim]
 void write_out(const Query& query, const Running& softmax, const float* sums, std::int64_t head_dim,
                DType store_as) {
-  for (std::int64_t d = 0; d < head_dim; ++d) {
-    const float value = sums[d] / softmax.weight;
-    query.out[d] = store_as == DType::f32 ? value : round_to(store_as, value);
-  }
+  with_dtype(store_as, [&]<DType stored>() {
+    for (std::int64_t at = 0; at < head_dim; at += 16) {
+      const Vec16 value = round_to<stored>(Vec16::load(sums + at) / Vec16::all(softmax.weight));
+      auto* out = reinterpret_cast<std::byte*>(query.out + at);
+      head_dim - at >= 16 ? value.store<DType::f32>(out) : store_head<DType::f32>(value, out, head_dim - at);
+    }
+  });
 }
 
 /// A few new tokens of one sequence and one KV head, or a lone one and one or all KV heads; and the chunks
@@ -62,6 +68,10 @@ struct Task {
   bool alone() const { return last_row - first_row == 1; }
 };
 
+std::int64_t chunks_of(std::int64_t positions) {
+  return (positions + kChunk - 1) / kChunk;
+}
+
 /// The pass that all tasks are part of.
 struct Pass {
   const AttentionShape& shape;
@@ -72,18 +82,19 @@ struct Pass {
   DType store_as;
 };
 
-void list_queries(const Task& task, const Pass& pass, std::vector<Query>& queries) {
-  const std::int64_t group = pass.shape.heads / pass.shape.kv_heads;
-  queries.clear();
-  for (std::int64_t kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
-    for (std::int64_t row = task.first_row; row < task.last_row; ++row) {
-      const std::int64_t visible = task.sequence->context - (task.sequence->row_end - row) + 1;
-      for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const std::int64_t at = row * pass.stride + head * pass.shape.head_dim;
-        queries.push_back({pass.q + at, pass.out + at, visible});
-      }
-    }
-  }
+/// Query rows of a task.
+std::int64_t queries_of(const Task& task, const AttentionShape& shape) {
+  return (task.last_row - task.first_row) * (task.last_head - task.first_head) *
+         (shape.heads / shape.kv_heads);
+}
+
+/// Query row `n` of a task's [KV heads, new tokens, heads of a group].
+Query query_of(const Task& task, const Pass& pass, std::int64_t n) {
+  const std::int64_t group = pass.shape.heads / pass.shape.kv_heads, rows = task.last_row - task.first_row;
+  const std::int64_t row = task.first_row + n / group % rows;
+  const std::int64_t head = (task.first_head + n / group / rows) * group + n % group;
+  const std::int64_t at = row * pass.stride + head * pass.shape.head_dim;
+  return {pass.q + at, pass.out + at, task.sequence->context - (task.sequence->row_end - row) + 1};
 }
 
 /// Computes one chunk of a task, for all its query rows.
@@ -92,18 +103,19 @@ void attend_chunk(const Task& task, const Pass& pass, std::int64_t chunk, Scratc
                   const ChunkResult& result) {
   const std::int64_t head_bytes = pass.shape.head_dim * size_of(dtype), first = chunk * kChunk;
   const std::int64_t visible = scratch.queries.back().visible;  // of the last query, which sees the most
-  const auto offset = [&](std::int64_t position) {
-    return (task.sequence->slots.slot(position) * pass.shape.kv_heads + task.first_head) * head_bytes;
-  };
+  const std::int64_t slot_bytes = pass.shape.kv_heads * head_bytes, skip = task.first_head * head_bytes;
+  const SlotMap& slots = task.sequence->slots;
   Chunk rows;
   rows.count = std::min(kChunk, visible - first);
-  for (std::int64_t n = 0; n < rows.count; ++n) {
-    const std::int64_t at = offset(first + n);
-    rows.keys()[n] = pass.rows.k + at;
-    rows.values()[n] = pass.rows.v + at;
-  }
-  for (std::int64_t n = 0; n < kKeysAtATime; ++n)
-    rows.rows[2 * rows.count + n] = pass.rows.k + offset(std::min(first + kChunk + n, visible - 1));
+  slots.each_slot(first, rows.count, [&](std::int64_t n, std::int64_t slot) {
+    rows.keys()[n] = pass.rows.k + slot * slot_bytes + skip;
+    rows.values()[n] = pass.rows.v + slot * slot_bytes + skip;
+  });
+  const std::byte** next = rows.rows + 2 * rows.count;
+  std::fill_n(next, kKeysAtATime, rows.keys()[rows.count - 1]);  // where no chunk follows
+  slots.each_slot(
+      first + kChunk, std::clamp<std::int64_t>(visible - first - kChunk, 0, kKeysAtATime),
+      [&](std::int64_t n, std::int64_t slot) { next[n] = pass.rows.k + slot * slot_bytes + skip; });
   if (task.alone()) {
     const AttentionShape part{static_cast<std::int64_t>(scratch.queries.size()),
                               task.last_head - task.first_head, pass.shape.head_dim};
@@ -114,12 +126,36 @@ void attend_chunk(const Task& task, const Pass& pass, std::int64_t chunk, Scratc
   }
 }
 
+/// Merges a chunk with those before it, for the query rows that see its first position, `first`.
+void merge_chunk(std::int64_t first, Scratch& scratch) {
+  const auto queries = static_cast<std::int64_t>(scratch.queries.size());
+  const std::int64_t width = std::ssize(scratch.running.sums) / queries;
+  std::int64_t seeing = 0;  // the first of them: the last rows see the most
+  while (scratch.queries[static_cast<std::size_t>(seeing)].visible <= first) ++seeing;
+  Running* running = scratch.running.softmax.data();
+  const Running* chunk = scratch.chunk.softmax.data();
+  Factors& factors = scratch.factors;
+  factors.reset(queries);
+  for (std::int64_t query = seeing; query < queries; ++query)
+    factors.raise(query, running[query].largest, chunk[query].largest);
+  factors.exponentiate();
+  for (std::int64_t query = seeing; query < queries; ++query) {
+    running[query].weight = factors.merged(query, running[query].weight, chunk[query].weight);
+    float* sums = scratch.running.sums.data() + query * width;
+    const float* chunk_sums = scratch.chunk.sums.data() + query * width;
+    for (std::int64_t at = 0; at < width; at += 16)
+      factors.merged(query, Vec16::load(sums + at), Vec16::load(chunk_sums + at)).store(sums + at);
+  }
+}
+
 /// Runs a task: a whole one to the end, of a cut one the chunks, whose results go to `kept`.
 template <LineKind kind, DType dtype>
 void attend(const Task& task, const Pass& pass, Scratch& scratch, Parts& kept) {
   const std::int64_t head_dim = pass.shape.head_dim, width = padded(head_dim);
-  list_queries(task, pass, scratch.queries);
-  const auto queries = static_cast<std::int64_t>(scratch.queries.size());
+  const std::int64_t queries = queries_of(task, pass.shape);
+  scratch.queries.clear();
+  for (std::int64_t query = 0; query < queries; ++query)
+    scratch.queries.push_back(query_of(task, pass, query));
   scratch.q.resize(static_cast<std::size_t>(queries * lines_for(kind, head_dim)));
   for (std::int64_t query = 0; query < queries; ++query) {
     write_lines<kind>(scratch.queries[static_cast<std::size_t>(query)].q, head_dim,
@@ -139,39 +175,46 @@ void attend(const Task& task, const Pass& pass, Scratch& scratch, Parts& kept) {
   float* sums = scratch.chunk.sums.data();
   scratch.running.softmax.assign(scratch.queries.size(), Running{});
   scratch.running.sums.assign(static_cast<std::size_t>(queries * width), 0.0F);
-  const auto running_sums = [&](std::int64_t query) { return scratch.running.sums.data() + query * width; };
   for (std::int64_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk) {
     attend_chunk<kind, dtype>(task, pass, chunk, scratch, {softmax, sums});
-    for (std::int64_t query = 0; query < queries; ++query) {
-      if (scratch.queries[static_cast<std::size_t>(query)].visible <= chunk * kChunk) continue;
-      merge(scratch.running.softmax[static_cast<std::size_t>(query)], running_sums(query), softmax[query],
-            sums + query * width, width);
-    }
+    merge_chunk(chunk * kChunk, scratch);
   }
   for (std::int64_t query = 0; query < queries; ++query) {
     const auto n = static_cast<std::size_t>(query);
-    write_out(scratch.queries[n], scratch.running.softmax[n], running_sums(query), head_dim, pass.store_as);
+    write_out(scratch.queries[n], scratch.running.softmax[n], scratch.running.sums.data() + query * width,
+              head_dim, pass.store_as);
   }
 }
 
 /// Merges the kept chunks of one query row of a task that was cut, in order.
 void merge_kept(const Task& task, std::int64_t query, const Pass& pass, const Parts& kept, Scratch& scratch) {
   const std::int64_t width = padded(pass.shape.head_dim);
-  list_queries(task, pass, scratch.queries);
-  const auto queries = static_cast<std::int64_t>(scratch.queries.size());
-  const Query& row = scratch.queries[static_cast<std::size_t>(query)];
+  const Query row = query_of(task, pass, query);
+  const std::int64_t chunks = chunks_of(row.visible), queries = queries_of(task, pass.shape);
+  const Running* chunk_softmax = kept.softmax.data() + task.kept + query;  // [chunks], `queries` apart
+  Factors& factors = scratch.factors;
   Running softmax;
-  scratch.running.sums.assign(static_cast<std::size_t>(width), 0.0F);
-  for (std::int64_t chunk = 0; chunk * kChunk < row.visible; ++chunk) {
-    const std::int64_t at = task.kept + chunk * queries + query;
-    merge(softmax, scratch.running.sums.data(), kept.softmax[static_cast<std::size_t>(at)],
-          kept.sums.data() + at * width, width);
-  }
-  write_out(row, softmax, scratch.running.sums.data(), pass.shape.head_dim, pass.store_as);
-}
-
-std::int64_t chunks_of(std::int64_t positions) {
-  return (positions + kChunk - 1) / kChunk;
+  factors.reset(chunks);
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+    factors.raise(chunk, softmax.largest, chunk_softmax[chunk * queries].largest);
+  factors.exponentiate();
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+    softmax.weight = factors.merged(chunk, softmax.weight, chunk_softmax[chunk * queries].weight);
+  std::vector<float>& sums = scratch.running.sums;
+  sums.resize(static_cast<std::size_t>(width));
+  in_tiles<8>(0, width / 16, [&]<int S>(std::int64_t vector) {
+    const float* chunk_sums = kept.sums.data() + (task.kept + query) * width + vector * 16;
+    Vec16 totals[S];
+    std::fill(std::begin(totals), std::end(totals), Vec16::all(0.0F));
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk, chunk_sums += queries * width) {
+      for (int s = 0; s < S; ++s) {
+        __builtin_prefetch(chunk_sums + kPartsAhead * queries * width + s * 16);
+        totals[s] = factors.merged(chunk, totals[s], Vec16::load(chunk_sums + s * 16));
+      }
+    }
+    for (int s = 0; s < S; ++s) totals[s].store(sums.data() + (vector + s) * 16);
+  });
+  write_out(row, softmax, sums.data(), pass.shape.head_dim, pass.store_as);
 }
 
 /// All tasks of a pass, whole. Several new tokens are a task for each KV head and each few rows. So is a lone
@@ -198,14 +241,15 @@ std::vector<Task> whole_tasks(const AttentionShape& shape, std::span<const Atten
 
 /// One query row of a task that was cut.
 struct Merge {
-  Task task;  ///< as it was before
+  std::size_t task;  ///< in Tasks::cut
   std::int64_t query;
 };
 
 /// What the threads run: pieces, then the merges of the tasks that were cut.
 struct Tasks {
   std::vector<Task> pieces;    ///< whole tasks, and the pieces of the others
-  std::vector<Merge> merges;   ///< of all query rows of the tasks that were cut
+  std::vector<Task> cut;       ///< the tasks that were cut, as they were before
+  std::vector<Merge> merges;   ///< of all their query rows
   std::int64_t kept_rows = 0;  ///< query rows of all chunks of the tasks that were cut
 };
 
@@ -217,14 +261,15 @@ Tasks cut_tasks(const std::vector<Task>& whole, const AttentionShape& shape, int
   for (Task task : whole) {
     const std::int64_t heads = task.last_head - task.first_head;
     const std::int64_t most = std::max<std::int64_t>(1, share / heads);  // chunks of a piece
-    const std::int64_t queries = (task.last_row - task.first_row) * heads * (shape.heads / shape.kv_heads);
+    const std::int64_t queries = queries_of(task, shape);
     const std::int64_t kept_rows = tasks.kept_rows + task.last_chunk * queries;
     if (task.last_chunk <= most || kept_rows * padded(shape.head_dim) > kMostKept) {
       tasks.pieces.push_back(task);
       continue;
     }
     task.kept = tasks.kept_rows;
-    for (std::int64_t query = 0; query < queries; ++query) tasks.merges.push_back({task, query});
+    for (std::int64_t query = 0; query < queries; ++query) tasks.merges.push_back({tasks.cut.size(), query});
+    tasks.cut.push_back(task);
     tasks.kept_rows = kept_rows;
     for (std::int64_t chunk = 0; chunk < task.last_chunk; chunk += most) {
       Task piece = task;
@@ -263,7 +308,7 @@ void attention(const AttentionShape& shape, const KvRows& rows, std::span<const 
   });
   pool.run(std::ssize(tasks.merges), [&](std::int64_t index) {
     const Merge& merge = tasks.merges[static_cast<std::size_t>(index)];
-    merge_kept(merge.task, merge.query, pass, kept, scratch());
+    merge_kept(tasks.cut[merge.task], merge.query, pass, kept, scratch());
   });
 }
 

@@ -43,6 +43,16 @@ struct SlotMap {
     if (blocks == nullptr) return first + position;
     return blocks[position / block_size] * block_size + position % block_size;
   }
+
+  /// Calls `function(n, slot(position + n))` for each n in [0, count), with one division for all.
+  template <typename Function>
+  void each_slot(std::int64_t position, std::int64_t count, const Function& function) const {
+    std::int64_t block = position / block_size, offset = position % block_size;
+    for (std::int64_t n = 0; n < count; ++n) {
+      function(n, blocks == nullptr ? first + position + n : blocks[block] * block_size + offset);
+      if (++offset == block_size) ++block, offset = 0;
+    }
+  }
 };
 
 /// One sequence of a pass: its new tokens are the rows [row_begin, row_end) of q and the last positions of

@@ -119,23 +119,43 @@ void add_values(const float* weights, const std::byte* const* values, std::int64
   });
 }
 
-/// Adds a chunk's part to the running softmax of one row, after scaling both to the larger of their maxima.
-inline void merge(Running& running, float* sums, const Running& chunk, const float* chunk_sums,
-                  std::int64_t width) {
-  const float top = std::max(running.largest, chunk.largest);
-  float factors[16];
-  Vec16 exponents = Vec16::all(0.0F);
-  exponents.store(factors);
-  factors[0] = running.largest - top;
-  factors[1] = chunk.largest - top;
-  exp(Vec16::load(factors)).store(factors);
-  running.largest = top;
-  running.weight = std::fma(running.weight, factors[0], chunk.weight * factors[1]);
-  for (std::int64_t at = 0; at < width; at += 16) {
-    const Vec16 part = Vec16::load(chunk_sums + at) * Vec16::all(factors[1]);
-    fma(Vec16::load(sums + at), Vec16::all(factors[0]), part).store(sums + at);
+/// The factors of merges. A merge adds a chunk's part to what was before it, after scaling both to the larger
+/// of their maxima. Sixteen powers of e cost as much as one, so many merges are prepared at a time.
+class Factors {
+ public:
+  /// Makes room for the factors of `merges` merges.
+  void reset(std::int64_t merges) {
+    own_ = padded(merges);
+    numbers_.assign(static_cast<std::size_t>(2 * own_), 0.0F);
   }
-}
+  /// Raises `running`, the largest score before a chunk, to that of the chunk where it is larger.
+  void raise(std::int64_t merge, float& running, float chunk) {
+    const float top = std::max(running, chunk);
+    numbers_[static_cast<std::size_t>(merge)] = running - top;
+    numbers_[static_cast<std::size_t>(own_ + merge)] = chunk - top;
+    running = top;
+  }
+  /// Once all are raised: turns differences into factors.
+  void exponentiate() {
+    for (std::size_t n = 0; n < numbers_.size(); n += 16) exp(Vec16::load(&numbers_[n])).store(&numbers_[n]);
+  }
+  /// The factor of what was before the chunk.
+  float before(std::int64_t merge) const { return numbers_[static_cast<std::size_t>(merge)]; }
+  /// The factor of the chunk's own part.
+  float own(std::int64_t merge) const { return numbers_[static_cast<std::size_t>(own_ + merge)]; }
+  /// What was before the chunk and its own part, scaled and added.
+  float merged(std::int64_t merge, float running, float chunk) const {
+    return std::fma(running, before(merge), chunk * own(merge));
+  }
+  /// The same for sixteen numbers.
+  Vec16 merged(std::int64_t merge, Vec16 running, Vec16 chunk) const {
+    return fma(running, Vec16::all(before(merge)), chunk * Vec16::all(own(merge)));
+  }
+
+ private:
+  std::vector<float> numbers_;  // [2, merges], both padded
+  std::int64_t own_ = 0;        // where the second half begins
+};
 
 /// What one chunk adds to each query row.
 struct ChunkResult {
@@ -156,8 +176,9 @@ void score_keys(const Line* q, const std::byte* const* keys, std::int64_t count,
   const std::int64_t lines = lines_for(kind, head_dim), whole = head_dim / numbers_in(kind);
   constexpr std::int64_t kStep = numbers_in(kind) * size_of(dtype);
   Vec16 sums[R][kKeysAtATime];
-  for (auto& row : sums) std::fill(std::begin(row), std::end(row), Vec16::all(0.0F));
-  for (std::int64_t n = 0; n < std::min(count, kKeysAtATime); ++n) {
+  const std::int64_t keys_here = std::min(count, kKeysAtATime);
+  for (auto& row : sums) std::fill(row + keys_here, std::end(row), Vec16::all(0.0F));
+  for (std::int64_t n = 0; n < keys_here; ++n) {
     const std::byte* key = keys[n] + skip;
     const std::byte* later = keys[n + kKeysAtATime] + skip;
     Vec16 totals[R];

@@ -295,13 +295,19 @@ inline Vec16 sum_each(const Vec16 (&x)[16]) {
 #endif
 }
 
-/// The largest lane. Lanes that are NaN are ignored, except lane 0.
+/// The largest lane; any lane where one is NaN.
 inline float largest(Vec16 x) {
+#if defined(KVCACHE_AVX512)
+  return _mm512_reduce_max_ps(x.lanes);
+#else
   float lanes[16];
   x.store(lanes);
-  float result = lanes[0];
-  for (const float lane : lanes) result = lane > result ? lane : result;
-  return result;
+  for (int apart = 8; apart > 0; apart /= 2) {
+    for (int lane = 0; lane < apart; ++lane)
+      lanes[lane] = lanes[lane] > lanes[lane + apart] ? lanes[lane] : lanes[lane + apart];
+  }
+  return lanes[0];
+#endif
 }
 
 /// e^x per lane, to about one unit in the last place; the same bits on every processor. Below -87 the result

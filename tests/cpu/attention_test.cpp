@@ -170,8 +170,7 @@ TEST(Attention, RoundsItsResultToTheTypeOfTheActivations) {
 }
 
 TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext) {
-  const Problem p({4, 2, 32}, 83);
-  const std::vector<float> contiguous = attend(p, 9), plain_contiguous = attend_plainly(p, 9);
+  const Problem p({4, 2, 32}, 150);
   ThreadPool pool(2);
   for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
     const std::int64_t blocks = (p.context + block_size - 1) / block_size;
@@ -188,15 +187,35 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
       std::copy_n(&p.v[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
                   &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
     }
-    const cpu::AttentionSequence sequence{0, 9, p.context, slots};
     const cpu::KvRows rows{DType::f32, reinterpret_cast<const std::byte*>(k.data()),
                            reinterpret_cast<const std::byte*>(v.data())};
-    const float* q = &p.q[static_cast<std::size_t>((p.context - 9) * p.q_width())];
-    std::vector<float> out(static_cast<std::size_t>(9 * p.q_width()));
-    cpu::attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
-    EXPECT_TRUE(same_bits(out, contiguous)) << "block size " << block_size;
-    cpu::attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
-    EXPECT_TRUE(same_bits(out, plain_contiguous)) << "plain, block size " << block_size;
+    for (const std::int64_t count : {1, 9}) {
+      const cpu::AttentionSequence sequence{0, count, p.context, slots};
+      const float* q = &p.q[static_cast<std::size_t>((p.context - count) * p.q_width())];
+      std::vector<float> out(static_cast<std::size_t>(count * p.q_width()));
+      cpu::attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
+      EXPECT_TRUE(same_bits(out, attend(p, count))) << count << " rows, block size " << block_size;
+      cpu::attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
+      EXPECT_TRUE(same_bits(out, attend_plainly(p, count))) << "plain, block size " << block_size;
+    }
+  }
+}
+
+TEST(Attention, SlotsAreListedAsTheyAreLookedUp) {
+  const std::vector<std::int32_t> table{4, 0, 7, 2, 9, 5};
+  for (const cpu::SlotMap& slots : {cpu::SlotMap{0, table.data(), 3}, {0, table.data(), 16}, {5}}) {
+    for (const std::int64_t first : {0, 2, 3, 7}) {
+      std::vector<std::int64_t> listed, looked_up;
+      slots.each_slot(first, 10, [&](std::int64_t n, std::int64_t slot) {
+        listed.push_back(n);
+        listed.push_back(slot);
+      });
+      for (std::int64_t n = 0; n < 10; ++n) {
+        looked_up.push_back(n);
+        looked_up.push_back(slots.slot(first + n));
+      }
+      EXPECT_EQ(listed, looked_up) << "blocks of " << slots.block_size << " from position " << first;
+    }
   }
 }
 
@@ -247,6 +266,26 @@ TEST(Attention, ATokenThatSeesItselfAloneHasItsOwnValueHoweverSmallItsScoreIs) {
   for (std::size_t n = 0; n < 32; ++n) p.k[n] = -1e6F * p.q[n];
   for (const std::vector<float>& out : {attend(p, p.context), attend_plainly(p, p.context)})
     EXPECT_TRUE(same_bits(std::span(out).first(32), std::span(p.v).first(32)));
+}
+
+// A NaN must not be lost among larger scores: what comes of it is found out later.
+TEST(Attention, ANaNInAKeyReachesEveryRowAndHeadThatSeesIt) {
+  const std::int64_t at = 70, rows = 3;
+  for (const std::int64_t context : {71, 72, 100, 1300}) {
+    Problem p({4, 2, 32}, context);
+    p.k[static_cast<std::size_t>(at * p.kv_width() + 5)] = std::numeric_limits<float>::quiet_NaN();  // head 0
+    for (const int threads : {1, 16}) {
+      for (const std::int64_t count : {std::int64_t{1}, rows}) {
+        const std::vector<float> out = attend(p, count, DType::f32, threads);
+        for (std::size_t n = 0; n < out.size(); ++n) {
+          const auto row = static_cast<std::int64_t>(n) / p.q_width() + context - count;
+          const bool sees = row >= at && static_cast<std::int64_t>(n) % p.q_width() < 2 * p.shape.head_dim;
+          ASSERT_EQ(std::isnan(out[n]), sees)
+              << context << " tokens, " << threads << " threads, number " << n;
+        }
+      }
+    }
+  }
 }
 
 TEST(Attention, SequencesOfOneBatchDoNotTouchEachOther) {
