@@ -99,18 +99,30 @@ void add_vectors(const float* weights, std::int64_t begin, std::int64_t end, flo
   }
 }
 
-/// The same for whole rows of V. @param values  [end + ahead]: `skip` bytes before rows of `cols` numbers
+/// The same for whole rows of V. Of bf16, each 32 sums are those of the even numbers, then of the odd ones.
+/// @param values  [end + ahead]: `skip` bytes before rows of `cols` numbers
 /// @tparam ahead  so many rows before a row is read, memory is asked for it; 0: the rows are at hand
 template <DType dtype, int R, int ahead>
 void add_values(const float* weights, const std::byte* const* values, std::int64_t skip, std::int64_t begin,
                 std::int64_t end, std::int64_t cols, float* sums) {
   const std::int64_t stride = padded(cols);
   std::int64_t at = 0;
-  const auto load = [&](std::int64_t key, int s) {
+  // Where vector `s` of a row's numbers from `at` on lies; where a line begins, a later row's is asked for.
+  const auto vector = [&](std::int64_t key, int s) {
+    const std::int64_t offset = skip + (at + s * 16) * size_of(dtype);
     if (ahead > 0 && s * 16 * size_of(dtype) % kLineBytes == 0)
-      __builtin_prefetch(values[key + ahead] + skip + (at + s * 16) * size_of(dtype), 0, 2);
-    return Vec16::load<dtype>(values[key] + skip + (at + s * 16) * size_of(dtype));
+      __builtin_prefetch(values[key + ahead] + offset, 0, 2);
+    return values[key] + offset;
   };
+  const auto load = [&](std::int64_t key, int s) { return Vec16::load<dtype>(vector(key, s)); };
+  if constexpr (dtype == DType::bf16) {
+    const auto load_other = [&](std::int64_t key, int s) {
+      const std::byte* numbers = vector(key, s);
+      return s % 2 == 0 ? Vec16::load_every_other<0>(numbers) : Vec16::load_every_other<1>(numbers - 32);
+    };
+    for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load_other);
+    for (; at + 32 <= cols; at += 32) add_vectors<R, 2>(weights, begin, end, sums + at, stride, load_other);
+  }
   for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load);
   for (; at + 16 <= cols; at += 16) add_vectors<R, 1>(weights, begin, end, sums + at, stride, load);
   if (at == cols) return;
@@ -238,6 +250,17 @@ void attend_alone(const AttentionShape& shape, const Line* q, Chunk& chunk, Chun
     add_values<dtype, R, kKeysAtATime>(scores + head * kChunk, chunk.values(), skip, key, end, head_dim,
                                        result.sums + head * width);
   });
+  if (dtype != DType::bf16) return;
+  // add_values left the even numbers before the odd ones.
+  for (std::int64_t head = 0; head < shape.heads; ++head) {
+    for (std::int64_t at = 0; at + 32 <= head_dim; at += 32) {
+      float* const sums = result.sums + head * width + at;
+      Vec16 even = Vec16::load(sums), odd = Vec16::load(sums + 16);
+      interleave(even, odd);
+      even.store(sums);
+      odd.store(sums + 16);
+    }
+  }
 }
 
 /// Copies one head's rows of a chunk into lines: they are widened once for all query rows, and no longer lie

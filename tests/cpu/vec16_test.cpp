@@ -39,6 +39,32 @@ TEST(Vec16, SumEachGivesSixteenSumsInOrderWithTheBitsOfSum) {
   for (int n = 0; n < 16; ++n) EXPECT_EQ(bits(sums[n]), bits(sum(vectors[n]))) << n;
 }
 
+TEST(Vec16, EveryOtherNumberOfBf16IsWidenedAndPutBackInOrder) {
+  const std::vector<std::byte> stored_numbers = stored(random_numbers(32, 3), DType::bf16);
+  Vec16 even = Vec16::load_every_other<0>(stored_numbers.data());
+  Vec16 odd = Vec16::load_every_other<1>(stored_numbers.data());
+  float evens[16], odds[16], all[32];
+  even.store(evens);
+  odd.store(odds);
+  interleave(even, odd);
+  even.store(all);
+  odd.store(all + 16);
+  for (int n = 0; n < 32; ++n) {
+    const float number = read_number(DType::bf16, &stored_numbers[static_cast<std::size_t>(n) * 2]);
+    EXPECT_EQ(bits((n % 2 == 0 ? evens : odds)[n / 2]), bits(number)) << n;
+    EXPECT_EQ(bits(all[n]), bits(number)) << n;
+  }
+}
+
+TEST(Vec16, LargestFindsTheLargestInEveryLane) {
+  for (int lane = 0; lane < 16; ++lane) {
+    float lanes[16];
+    for (int n = 0; n < 16; ++n) lanes[n] = static_cast<float>(-1 - n);
+    lanes[lane] = 0.5F;
+    EXPECT_EQ(largest(Vec16::load(lanes)), 0.5F) << lane;
+  }
+}
+
 TEST(Vec16, ExpIsAccurateToAboutOneUnitInTheLastPlace) {
   double worst = 0;
   for (int step = 0; step <= 174000; ++step) {
