@@ -171,12 +171,11 @@ void attend(const Task& task, const Pass& pass, Scratch& scratch, Parts& kept) {
   }
   scratch.chunk.softmax.resize(scratch.queries.size());
   scratch.chunk.sums.resize(static_cast<std::size_t>(queries * width));
-  Running* softmax = scratch.chunk.softmax.data();
-  float* sums = scratch.chunk.sums.data();
   scratch.running.softmax.assign(scratch.queries.size(), Running{});
   scratch.running.sums.assign(static_cast<std::size_t>(queries * width), 0.0F);
   for (std::int64_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk) {
-    attend_chunk<kind, dtype>(task, pass, chunk, scratch, {softmax, sums});
+    attend_chunk<kind, dtype>(task, pass, chunk, scratch,
+                              {scratch.chunk.softmax.data(), scratch.chunk.sums.data()});
     merge_chunk(chunk * kChunk, scratch);
   }
   for (std::int64_t query = 0; query < queries; ++query) {
