@@ -14,7 +14,8 @@
 namespace kvcache::cpu {
 namespace {
 
-/// The most query rows (tokens x heads of a group) of a task: they and a chunk fit the first-level cache.
+/// The most query rows (tokens x heads of a group) of a task: they share the copy of a chunk, and with small
+/// heads they and the copy fit the first-level cache.
 constexpr std::int64_t kTaskQueries = 32;
 
 /// A task is cut where it holds more than a share: the pass's chunks of all KV heads, divided by the threads

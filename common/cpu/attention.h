@@ -3,8 +3,8 @@
 ///
 /// 1. `attention_plain` (attention_plain.h): the formula as it is written, one number at a time, in double.
 ///    The tests hold the second rung against it.
-/// 2. `attention` (here), which all steps run: float32 vectors, all threads, K and V read once for the query
-/// heads that share them, and a running softmax over chunks of 64 positions, whose memory does not grow with
+/// 2. `attention` (here), which all steps run: vectors, all threads, K and V read once for the query heads
+/// that share them, and a running softmax over chunks of 64 positions, whose memory does not grow with
 /// the context.
 ///
 /// `build/bin/bench_kernels --benchmark_filter='cpu/(decode|prefill)'` times the second.
@@ -47,9 +47,13 @@ struct SlotMap {
   /// Calls `function(n, slot(position + n))` for each n in [0, count), with one division for all.
   template <typename Function>
   void each_slot(std::int64_t position, std::int64_t count, const Function& function) const {
+    if (blocks == nullptr) {
+      for (std::int64_t n = 0; n < count; ++n) function(n, first + position + n);
+      return;
+    }
     std::int64_t block = position / block_size, offset = position % block_size;
     for (std::int64_t n = 0; n < count; ++n) {
-      function(n, blocks == nullptr ? first + position + n : blocks[block] * block_size + offset);
+      function(n, blocks[block] * block_size + offset);
       if (++offset == block_size) ++block, offset = 0;
     }
   }

@@ -203,7 +203,8 @@ TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext
 
 TEST(Attention, SlotsAreListedAsTheyAreLookedUp) {
   const std::vector<std::int32_t> table{4, 0, 7, 2, 9, 5};
-  for (const cpu::SlotMap& slots : {cpu::SlotMap{0, table.data(), 3}, {0, table.data(), 16}, {5}}) {
+  for (const cpu::SlotMap& slots :
+       {cpu::SlotMap{0, table.data(), 3}, {0, table.data(), 16}, {5}, {5, nullptr, 0}}) {
     for (const std::int64_t first : {0, 2, 3, 7}) {
       std::vector<std::int64_t> listed, looked_up;
       slots.each_slot(first, 10, [&](std::int64_t n, std::int64_t slot) {
