@@ -14,9 +14,9 @@
 namespace kvcache::cpu {
 namespace {
 
-/// The most query rows (tokens x heads of a group) of a task: they share the copy of a chunk, and with small
-/// heads they and the copy fit the first-level cache.
-constexpr std::int64_t kTaskQueries = 32;
+/// The most query rows (tokens x heads of a group) of a task. They share the copy of a chunk; more of them
+/// leave fewer tasks to share among threads, and more than fits the first-level cache.
+constexpr std::int64_t kTaskQueries = 64;
 
 /// A task is cut where it holds more than a share: the pass's chunks of all KV heads, divided by the threads
 /// and by this number. So a thread that comes late leaves the others little to wait for.
@@ -113,7 +113,7 @@ void attend_chunk(const Task& task, const Pass& pass, std::int64_t chunk, Scratc
     rows.values()[n] = pass.rows.v + slot * slot_bytes + skip;
   });
   const std::byte** next = rows.rows + 2 * rows.count;
-  std::fill_n(next, kKeysAtATime, rows.keys()[rows.count - 1]);  // where no chunk follows
+  std::fill_n(next, Chunk::kNext, rows.keys()[rows.count - 1]);  // where no chunk follows
   slots.each_slot(
       first + kChunk, std::clamp<std::int64_t>(visible - first - kChunk, 0, kKeysAtATime),
       [&](std::int64_t n, std::int64_t slot) { next[n] = pass.rows.k + slot * slot_bytes + skip; });

@@ -40,25 +40,33 @@ inline std::int64_t padded(std::int64_t head_dim) {
 /// read memory nearly in order.
 inline constexpr std::int64_t kKeysAtATime = 16;
 
+/// Values that one multiply-add takes: a lane of bf16 holds the numbers of two keys.
+constexpr std::int64_t values_at_once(LineKind kind) {
+  return numbers_in(kind) / 16;
+}
+
 /// Where the rows of K and V of a chunk lie, in the order in which they are read: all keys, all values, and
 /// the first keys of what comes next.
 struct Chunk {
-  std::int64_t count = 0;                              ///< positions, at most kChunk
-  const std::byte* rows[2 * kChunk + kKeysAtATime];    ///< [2 * count + kKeysAtATime]
-  const std::byte** keys() { return rows; }            ///< [count]
-  const std::byte** values() { return rows + count; }  ///< [count]
+  static constexpr std::int64_t kNext = kKeysAtATime + 1;  ///< one more: the last value may lack a second one
+  std::int64_t count = 0;                                  ///< positions, at most kChunk
+  const std::byte* rows[2 * kChunk + kNext];               ///< [2 * count + kNext]
+  const std::byte** keys() { return rows; }                ///< [count]
+  const std::byte** values() { return rows + count; }      ///< [count]
 };
 
 /// Memory of a thread for a chunk.
 struct ChunkScratch {
   std::vector<float> scores;  ///< [queries, kChunk]
   std::vector<Line> keys;     ///< [kChunk / kTileOutputs, lines, kTileOutputs]: one head's rows of K
-  std::vector<Line> values;   ///< [kChunk, padded_dim / 16]: its rows of V as floats
+  std::vector<Line> values;   ///< [kChunk / values_at_once, padded_dim / 16]: its rows of V
 };
 
 /// Turns one row of scores into weights: e^(score - largest) for the first `visible` of them, 0 for the
-/// others of the chunk.
-inline Running softmax_chunk(float* scores, std::int64_t visible) {
+/// others of the chunk. They are as the lines' numbers are: floats, or bf16 in the row's first half. The
+/// running weight adds them as they are stored, so rounding does not make the result smaller or larger.
+template <LineKind kind>
+Running softmax_chunk(float* scores, std::int64_t visible) {
   std::fill(scores + visible, scores + kChunk, -std::numeric_limits<float>::infinity());
   Vec16 tops = Vec16::load(scores);
   for (std::int64_t key = 16; key < kChunk; key += 16) tops = max(Vec16::load(scores + key), tops);
@@ -67,68 +75,127 @@ inline Running softmax_chunk(float* scores, std::int64_t visible) {
   Vec16 weights = Vec16::all(0.0F);
   for (std::int64_t key = 0; key < kChunk; key += 16) {
     const Vec16 weight = exp(Vec16::load(scores + key) - Vec16::all(chunk.largest));
-    weight.store(scores + key);
-    weights = weights + weight;
+    std::byte* const stored = reinterpret_cast<std::byte*>(scores) + key * size_of(dtype_in(kind));
+    weights = weights + Lanes<kind>::store_rounded(weight, stored);
   }
   chunk.weight = sum(weights);
   return chunk;
 }
 
 /// sums[r][...] += weight[r][key] * v[key][...] for the keys [begin, end) in order, for R query rows and S
-/// vectors of 16 numbers at once. `load(key, s)` gives vector s of a key's row of V.
-template <int R, int S, typename Load>
+/// vectors of 16 numbers at once. `load(key, s)` gives vector s of a key's row of V, with bf16 of two keys'.
+/// @param weights  [R, kChunk] as softmax_chunk leaves them
+/// @param begin    with bf16 it is even
+template <LineKind kind, int R, int S, typename Load>
 void add_vectors(const float* weights, std::int64_t begin, std::int64_t end, float* sums, std::int64_t stride,
                  const Load& load) {
   Vec16 totals[R][S];
   for (int r = 0; r < R; ++r) {
     for (int s = 0; s < S; ++s) totals[r][s] = Vec16::load(sums + r * stride + s * 16);
   }
-  for (std::int64_t key = begin; key < end; ++key) {
-    Vec16 numbers[S];
+  const auto add = [&](std::int64_t key, const auto& load_here) {
+    Lanes<kind> numbers[S];
     for (int s = 0; s < S; ++s) {
-      numbers[s] = load(key, s);
+      numbers[s] = load_here(key, s);
       hold(numbers[s]);
     }
     for (int r = 0; r < R; ++r) {
-      const Vec16 weight = Vec16::all(weights[r * kChunk + key]);
-      for (int s = 0; s < S; ++s) totals[r][s] = fma(weight, numbers[s], totals[r][s]);
+      const auto weight = Lanes<kind>::all(reinterpret_cast<const std::byte*>(weights + r * kChunk), key);
+      for (int s = 0; s < S; ++s) totals[r][s] = multiply_add(weight, numbers[s], totals[r][s]);
     }
+  };
+  std::int64_t key = begin;
+  for (; key + values_at_once(kind) <= end; key += values_at_once(kind)) add(key, load);
+  if constexpr (values_at_once(kind) > 1) {
+    if (key < end) add(key, [&](std::int64_t last, int s) { return first_of_each(load(last, s)); });
   }
   for (int r = 0; r < R; ++r) {
     for (int s = 0; s < S; ++s) totals[r][s].store(sums + r * stride + s * 16);
   }
 }
 
-/// The same for whole rows of V. Of bf16, each 32 sums are those of the even numbers, then of the odd ones.
-/// @param values  [end + ahead]: `skip` bytes before rows of `cols` numbers
-/// @tparam ahead  so many rows before a row is read, memory is asked for it; 0: the rows are at hand
-template <DType dtype, int R, int ahead>
+/// Sixteen neighbours of a key's row of V, and with bf16 of the next key's.
+template <LineKind kind, DType dtype>
+Lanes<kind> neighbours(const std::byte* key, [[maybe_unused]] const std::byte* next) {
+  if constexpr (kind == LineKind::floats)
+    return {Vec16::load<dtype>(key)};
+  else
+    return Lanes<kind>::of_both(key, next);
+}
+
+/// The same for the last `count` < 16 numbers of the rows; zeros follow. Reads nothing past them.
+template <LineKind kind, DType dtype>
+Lanes<kind> last_neighbours(const std::byte* key, const std::byte* next, std::int64_t count) {
+  std::byte rows[2][16 * size_of(dtype)] = {};
+  std::memcpy(rows[0], key, static_cast<std::size_t>(count * size_of(dtype)));
+  if (values_at_once(kind) > 1) std::memcpy(rows[1], next, static_cast<std::size_t>(count * size_of(dtype)));
+  return neighbours<kind, dtype>(rows[0], rows[1]);
+}
+
+/// Every other one of 32 numbers of bf16 of a key's row of V, and with lines of bf16 of the next key's. It
+/// takes fewer instructions than neighbours.
+template <LineKind kind, int offset>
+Lanes<kind> every_other(const std::byte* key, [[maybe_unused]] const std::byte* next) {
+  if constexpr (kind == LineKind::floats)
+    return {Vec16::load_every_other<offset>(key)};
+  else
+    return Lanes<kind>::template every_other_of_both<offset>(key, next);
+}
+
+/// The same for whole rows of V as they lie. Of bf16, each 32 sums are those of the even numbers, then of the
+/// odd ones.
+/// @param values  [end + kNext]: `skip` bytes before rows of `cols` numbers; memory is asked for the rows
+/// that are kKeysAtATime further
+template <LineKind kind, DType dtype, int R>
 void add_values(const float* weights, const std::byte* const* values, std::int64_t skip, std::int64_t begin,
                 std::int64_t end, std::int64_t cols, float* sums) {
   const std::int64_t stride = padded(cols);
   std::int64_t at = 0;
   // Where vector `s` of a row's numbers from `at` on lies; where a line begins, a later row's is asked for.
-  const auto vector = [&](std::int64_t key, int s) {
+  const auto row = [&](std::int64_t key, int s) {
     const std::int64_t offset = skip + (at + s * 16) * size_of(dtype);
-    if (ahead > 0 && s * 16 * size_of(dtype) % kLineBytes == 0)
-      __builtin_prefetch(values[key + ahead] + offset, 0, 2);
+    if (s * 16 * size_of(dtype) % kLineBytes == 0)
+      __builtin_prefetch(values[key + kKeysAtATime] + offset, 0, 2);
     return values[key] + offset;
   };
-  const auto load = [&](std::int64_t key, int s) { return Vec16::load<dtype>(vector(key, s)); };
+  // Of the next key, where it is read together with this one.
+  const auto next_row = [&](std::int64_t key, int s, const std::byte* here) {
+    return values_at_once(kind) > 1 ? row(key + 1, s) : here;
+  };
+  const auto load = [&](std::int64_t key, int s) {
+    const std::byte* here = row(key, s);
+    return neighbours<kind, dtype>(here, next_row(key, s, here));
+  };
   if constexpr (dtype == DType::bf16) {
-    const auto load_other = [&](std::int64_t key, int s) {
-      const std::byte* numbers = vector(key, s);
-      return s % 2 == 0 ? Vec16::load_every_other<0>(numbers) : Vec16::load_every_other<1>(numbers - 32);
+    const auto load_every_other = [&](std::int64_t key, int s) {
+      const std::byte *here = row(key, s), *next = next_row(key, s, here);
+      return s % 2 == 0 ? every_other<kind, 0>(here, next) : every_other<kind, 1>(here - 32, next - 32);
     };
-    for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load_other);
-    for (; at + 32 <= cols; at += 32) add_vectors<R, 2>(weights, begin, end, sums + at, stride, load_other);
+    for (; at + 64 <= cols; at += 64)
+      add_vectors<kind, R, 4>(weights, begin, end, sums + at, stride, load_every_other);
+    for (; at + 32 <= cols; at += 32)
+      add_vectors<kind, R, 2>(weights, begin, end, sums + at, stride, load_every_other);
   }
-  for (; at + 64 <= cols; at += 64) add_vectors<R, 4>(weights, begin, end, sums + at, stride, load);
-  for (; at + 16 <= cols; at += 16) add_vectors<R, 1>(weights, begin, end, sums + at, stride, load);
+  for (; at + 64 <= cols; at += 64) add_vectors<kind, R, 4>(weights, begin, end, sums + at, stride, load);
+  for (; at + 16 <= cols; at += 16) add_vectors<kind, R, 1>(weights, begin, end, sums + at, stride, load);
   if (at == cols) return;
-  add_vectors<R, 1>(weights, begin, end, sums + at, stride, [&](std::int64_t key, int) {
-    return load_tail<dtype>(values[key] + skip + at * size_of(dtype), cols - at);
+  add_vectors<kind, R, 1>(weights, begin, end, sums + at, stride, [&](std::int64_t key, int s) {
+    const std::byte* here = row(key, s);
+    return last_neighbours<kind, dtype>(here, next_row(key, s, here), cols - at);
   });
+}
+
+/// The same for rows of V that copy_chunk has copied. @param cols  a multiple of 16
+template <LineKind kind, int R>
+void add_copied(const float* weights, const Line* values, std::int64_t begin, std::int64_t end,
+                std::int64_t cols, float* sums) {
+  std::int64_t at = 0;
+  const auto load = [&](std::int64_t key, int s) {
+    const Line& line = values[(key / values_at_once(kind) * cols + at) / 16 + s];
+    return Lanes<kind>::template load<dtype_in(kind)>(line.bytes);
+  };
+  for (; at + 64 <= cols; at += 64) add_vectors<kind, R, 4>(weights, begin, end, sums + at, cols, load);
+  for (; at < cols; at += 16) add_vectors<kind, R, 1>(weights, begin, end, sums + at, cols, load);
 }
 
 /// The factors of merges. A merge adds a chunk's part to what was before it, after scaling both to the larger
@@ -243,12 +310,12 @@ void attend_alone(const AttentionShape& shape, const Line* q, Chunk& chunk, Chun
                                scores + head * kChunk + key);
   });
   for (std::int64_t head = 0; head < shape.heads; ++head)
-    result.softmax[head] = softmax_chunk(scores + head * kChunk, chunk.count);
+    result.softmax[head] = softmax_chunk<kind>(scores + head * kChunk, chunk.count);
   std::fill(result.sums, result.sums + shape.heads * width, 0.0F);
   in_order([&]<int R>(std::int64_t key, std::int64_t skip, std::int64_t head) {
     const std::int64_t end = std::min(key + kKeysAtATime, chunk.count);
-    add_values<dtype, R, kKeysAtATime>(scores + head * kChunk, chunk.values(), skip, key, end, head_dim,
-                                       result.sums + head * width);
+    add_values<kind, dtype, R>(scores + head * kChunk, chunk.values(), skip, key, end, head_dim,
+                               result.sums + head * width);
   });
   if (dtype != DType::bf16) return;
   // add_values left the even numbers before the odd ones.
@@ -263,20 +330,25 @@ void attend_alone(const AttentionShape& shape, const Line* q, Chunk& chunk, Chun
   }
 }
 
-/// Copies one head's rows of a chunk into lines: they are widened once for all query rows, and no longer lie
-/// a whole slot apart, where they compete for the same places in the cache. `chunk.values()` point to the
-/// copies afterwards.
+/// Copies one head's rows of a chunk into lines: they are widened, or values laid together by twos, once for
+/// all query rows. And they no longer lie a whole slot apart, where they compete for the same places in the
+/// cache.
 template <LineKind kind, DType dtype>
 void copy_chunk(Chunk& chunk, std::int64_t head_dim, ChunkScratch& scratch) {
   const std::int64_t lines = lines_for(kind, head_dim), width = padded(head_dim) / 16;
   scratch.keys.resize(static_cast<std::size_t>(kChunk * lines));
-  scratch.values.resize(static_cast<std::size_t>(kChunk * width));
+  scratch.values.resize(static_cast<std::size_t>(kChunk / values_at_once(kind) * width));
   for (std::int64_t n = 0; n < chunk.count; ++n) {
     Line* key = scratch.keys.data() + n / kTileOutputs * kTileOutputs * lines + n % kTileOutputs;
     copy_row<kind, dtype>(chunk.keys()[n], head_dim, key, kTileOutputs);
-    Line* value = scratch.values.data() + n * width;
-    copy_row<LineKind::floats, dtype>(chunk.values()[n], head_dim, value, 1);
-    chunk.values()[n] = value->bytes;
+  }
+  Line* to = scratch.values.data();
+  for (std::int64_t n = 0; n < chunk.count; n += values_at_once(kind)) {
+    const std::byte *value = chunk.values()[n], *next = chunk.values()[n + 1];
+    std::int64_t left = head_dim;
+    for (; left >= 16; left -= 16, value += 16 * size_of(dtype), next += 16 * size_of(dtype))
+      *to++ = neighbours<kind, dtype>(value, next).line();
+    if (left > 0) *to++ = last_neighbours<kind, dtype>(value, next, left).line();
   }
 }
 
@@ -287,12 +359,14 @@ void score_chunk(const Line* q, std::int64_t queries, std::int64_t keys, std::in
                  const Line* copied, float* scores) {
   const Vec16 scale = Vec16::all(1.0F / std::sqrt(static_cast<float>(head_dim)));
   const std::int64_t lines = lines_for(kind, head_dim);
-  in_tiles<kTileRows>(0, queries, [&]<int R>(std::int64_t query) {
+  // A row has few lines, so the sums across lanes cost as much as the products: 4 x 4 of them, on AVX-512,
+  // are one sum_each.
+  in_tiles<std::min(4, kTileRows)>(0, queries, [&]<int R>(std::int64_t query) {
     const std::byte* rows[R];
     for (int r = 0; r < R; ++r) rows[r] = q[(query + r) * lines].bytes;
     for (std::int64_t key = 0; key < keys; key += kTileOutputs) {
       TileSums<R> sums;
-      std::fill(std::begin(sums), std::end(sums), Vec16::all(0.0F));
+      for (Vec16& sum : sums) sum = Vec16::all(0.0F);  // std::fill would put them into memory
       multiply_tile<kind, R>(rows, copied + key * lines, lines, sums);
       float* to[R];
       for (int r = 0; r < R; ++r) to[r] = scores + (query + r) * kChunk + key;
@@ -321,19 +395,21 @@ void attend_together(std::span<const Query> queries, const Line* q, std::int64_t
     return std::clamp<std::int64_t>(queries[static_cast<std::size_t>(query)].visible - first, 0, chunk.count);
   };
   for (std::int64_t query = 0; query < query_count; ++query) {
-    if (seen(query) > 0) result.softmax[query] = softmax_chunk(scores + query * kChunk, seen(query));
+    if (seen(query) > 0) result.softmax[query] = softmax_chunk<kind>(scores + query * kChunk, seen(query));
   }
   std::fill(result.sums, result.sums + query_count * width, 0.0F);
   in_tiles<kTileRows>(0, query_count, [&]<int R>(std::int64_t query) {
     const auto add = [&]<int Rows>(std::int64_t row, std::int64_t begin, std::int64_t end) {
-      add_values<DType::f32, Rows, 0>(scores + row * kChunk, chunk.values(), 0, begin, end, width,
-                                      result.sums + row * width);
+      add_copied<kind, Rows>(scores + row * kChunk, scratch.values.data(), begin, end, width,
+                             result.sums + row * width);
     };
     // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
-    // alone sees.
-    const std::int64_t common = seen(query);
+    // alone sees; with bf16 they begin with the first row's last one, where it has no second one beside it.
+    const std::int64_t common = seen(query) / values_at_once(kind) * values_at_once(kind);
     add.template operator()<R>(query, 0, common);
-    for (int r = 1; r < R; ++r) add.template operator()<1>(query + r, common, seen(query + r));
+    for (int r = 0; r < R; ++r) {
+      if (common < seen(query + r)) add.template operator()<1>(query + r, common, seen(query + r));
+    }
   });
 }
 

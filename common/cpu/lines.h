@@ -80,6 +80,20 @@ struct Lanes<LineKind::floats> {
   static Lanes load(const std::byte* from) {
     return {Vec16::load<stored>(from)};
   }
+  /// Number `at` of a row of floats in every lane.
+  static Lanes all(const std::byte* row, std::int64_t at) {
+    return {Vec16::all(reinterpret_cast<const float*>(row)[at])};
+  }
+  /// Stores sixteen numbers; returns them as they read back.
+  static Vec16 store_rounded(Vec16 x, std::byte* to) {
+    x.store<DType::f32>(to);
+    return x;
+  }
+  Line line() const {
+    Line line;
+    numbers.store<DType::f32>(line.bytes);
+    return line;
+  }
   friend void hold(Lanes& line) { hold(line.numbers); }
   /// sums + x * w, lane by lane.
   friend Vec16 multiply_add(Lanes x, Lanes w, Vec16 sums) { return fma(x.numbers, w.numbers, sums); }
@@ -93,6 +107,45 @@ struct Lanes<LineKind::bf16> {
   static Lanes load(const std::byte* from) {
     static_assert(stored == DType::bf16);
     return {_mm512_loadu_si512(from)};
+  }
+  /// Sixteen numbers of each of two rows: lane l has number l of both.
+  static Lanes of_both(const std::byte* first, const std::byte* second) {
+    alignas(64) static constexpr std::uint16_t kInTurns[] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                             37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                             11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const auto load = [](const std::byte* from) {
+      return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    };
+    return {_mm512_permutex2var_epi16(load(first), _mm512_load_si512(kInTurns), load(second))};
+  }
+  /// Every other one of 32 numbers of each of two rows, from number `offset`, 0 or 1, on.
+  template <int offset>
+  static Lanes every_other_of_both(const std::byte* first, const std::byte* second) {
+    const __m512i a = _mm512_loadu_si512(first), b = _mm512_loadu_si512(second);
+    constexpr __mmask32 kOdd = 0xAAAAAAAA;
+    if constexpr (offset == 0) return {_mm512_mask_blend_epi16(kOdd, a, _mm512_slli_epi32(b, 16))};
+    return {_mm512_mask_blend_epi16(kOdd, _mm512_srli_epi32(a, 16), b)};
+  }
+  /// Numbers `at` and `at` + 1 of a row of bf16 in every lane.
+  static Lanes all(const std::byte* row, std::int64_t at) {
+    std::int32_t both;
+    std::memcpy(&both, row + at * size_of(DType::bf16), sizeof both);
+    return {_mm512_set1_epi32(both)};
+  }
+  /// Stores sixteen numbers, rounded to bf16; returns them as they read back. Denormals become 0.
+  static Vec16 store_rounded(Vec16 x, std::byte* to) {
+    const auto bits = __m256i(_mm512_cvtneps_pbh(x.lanes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
+  Line line() const {
+    Line line;
+    _mm512_store_si512(line.bytes, numbers);
+    return line;
+  }
+  /// The first number of each lane; 0 in place of the second.
+  friend Lanes first_of_each(Lanes line) {
+    return {_mm512_and_si512(line.numbers, _mm512_set1_epi32(0xFFFF))};
   }
   friend void hold(Lanes& line) { asm("" : "+v"(line.numbers)); }
   friend Vec16 multiply_add(Lanes x, Lanes w, Vec16 sums) {
