@@ -1,12 +1,13 @@
 /// @file
-/// What the matrix product multiplies: lines of 64 bytes, one register. A line holds sixteen floats. Where
-/// the processor multiplies bf16 itself and x and W are in bf16, it holds 32 numbers of bf16; this halves the
-/// instructions and the bytes. Chapter: step 1, "The same bits".
+/// What the matrix product and attention multiply: lines of 64 bytes, one register. A line holds sixteen
+/// floats. Where the processor multiplies bf16 itself and both factors are in bf16, it holds 32 numbers of
+/// bf16; this halves the instructions and the bytes. Chapter: step 1, "The same bits".
 ///
 /// Either way an inner product keeps sixteen partial sums. With floats lane l takes the elements l, l + 16,
 /// ...; with bf16 it takes the pairs 2 l and 2 l + 1, 2 l + 32 and 2 l + 33, ... Matrix tiles have an order
-/// of their own (matrix_tiles.h). So a build for such a processor gives other bits in bf16 than other builds
-/// do. Within a build the order is one and the same for every number of rows, outputs and threads.
+/// of their own (matrix_tiles.h). Attention's weights are rounded to bf16, and multiplied with the values of
+/// two keys at a time. So a build for such a processor gives other bits in bf16 than other builds do. Within
+/// a build the order is one and the same for every number of rows, outputs and threads.
 #pragma once
 
 #include <algorithm>
@@ -89,6 +90,7 @@ struct Lanes<LineKind::floats> {
     x.store<DType::f32>(to);
     return x;
   }
+  /// As a line in memory.
   Line line() const {
     Line line;
     numbers.store<DType::f32>(line.bytes);
@@ -138,6 +140,7 @@ struct Lanes<LineKind::bf16> {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
   }
+  /// As a line in memory.
   Line line() const {
     Line line;
     _mm512_store_si512(line.bytes, numbers);
