@@ -14,8 +14,8 @@
 namespace kvcache::cpu {
 namespace {
 
-/// The most query rows (tokens x heads of a group) of a task. They share the copy of a chunk; more of them
-/// leave fewer tasks to share among threads, and more than fits the first-level cache.
+/// The most query rows (tokens x heads of a group) of a task, which share the copy of a chunk. More of them
+/// gain little and leave fewer tasks to share among the threads.
 constexpr std::int64_t kTaskQueries = 64;
 
 /// A task is cut where it holds more than a share: the pass's chunks of all KV heads, divided by the threads

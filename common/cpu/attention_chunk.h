@@ -48,11 +48,13 @@ constexpr std::int64_t values_at_once(LineKind kind) {
 /// Where the rows of K and V of a chunk lie, in the order in which they are read: all keys, all values, and
 /// the first keys of what comes next.
 struct Chunk {
-  static constexpr std::int64_t kNext = kKeysAtATime + 1;  ///< one more: the last value may lack a second one
-  std::int64_t count = 0;                                  ///< positions, at most kChunk
-  const std::byte* rows[2 * kChunk + kNext];               ///< [2 * count + kNext]
-  const std::byte** keys() { return rows; }                ///< [count]
-  const std::byte** values() { return rows + count; }      ///< [count]
+  /// Rows behind the values: one more than are asked for ahead, since values are read by twos and `count` may
+  /// be odd.
+  static constexpr std::int64_t kNext = kKeysAtATime + 1;
+  std::int64_t count = 0;                              ///< positions, at most kChunk
+  const std::byte* rows[2 * kChunk + kNext];           ///< [2 * count + kNext]
+  const std::byte** keys() { return rows; }            ///< [count]
+  const std::byte** values() { return rows + count; }  ///< [count]
 };
 
 /// Memory of a thread for a chunk.
@@ -142,8 +144,8 @@ Lanes<kind> every_other(const std::byte* key, [[maybe_unused]] const std::byte* 
     return Lanes<kind>::template every_other_of_both<offset>(key, next);
 }
 
-/// The same for whole rows of V as they lie. Of bf16, each 32 sums are those of the even numbers, then of the
-/// odd ones.
+/// add_vectors for whole rows of V as they lie. Of bf16, each 32 sums are those of the even numbers, then of
+/// the odd ones.
 /// @param values  [end + kNext]: `skip` bytes before rows of `cols` numbers; memory is asked for the rows
 /// that are kKeysAtATime further
 template <LineKind kind, DType dtype, int R>
@@ -403,8 +405,8 @@ void attend_together(std::span<const Query> queries, const Line* q, std::int64_t
       add_copied<kind, Rows>(scores + row * kChunk, scratch.values.data(), begin, end, width,
                              result.sums + row * width);
     };
-    // All rows of the tile see the keys that its first row sees. Each row then adds the few keys that it
-    // alone sees; with bf16 they begin with the first row's last one, where it has no second one beside it.
+    // All rows of the tile see the keys that its first row sees, which sees the fewest. They are added
+    // together, with bf16 as far as they make pairs; each row then adds the few others that it sees.
     const std::int64_t common = seen(query) / values_at_once(kind) * values_at_once(kind);
     add.template operator()<R>(query, 0, common);
     for (int r = 0; r < R; ++r) {

@@ -130,13 +130,16 @@ TEST(Attention, ARowHasTheSameBitsWhateverRowsAreComputedWithIt) {
                             {DType::f16, DType::f32},
                             {DType::bf16, DType::f32},
                             {DType::bf16, DType::bf16}}) {
-    const Problem p({6, 2, 40}, 200, types.activations);
-    const std::vector<float> whole = attend(p, p.context, types.stored, 1, types.activations);
-    for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65, 130}) {
-      for (const int threads : {1, 2, 3, 16}) {
-        const std::vector<float> part = attend(p, rows, types.stored, threads, types.activations);
-        EXPECT_TRUE(same_bits(part, std::span(whole).last(part.size())))
-            << name_of(types.stored) << " for " << name_of(types.activations) << ", " << rows << " rows";
+    for (const AttentionShape shape : {AttentionShape{6, 2, 40}, {2, 1, 112}}) {
+      const Problem p(shape, 199, types.activations);
+      const std::vector<float> whole = attend(p, p.context, types.stored, 1, types.activations);
+      for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65, 130}) {
+        for (const int threads : {1, 2, 3, 16}) {
+          const std::vector<float> part = attend(p, rows, types.stored, threads, types.activations);
+          EXPECT_TRUE(same_bits(part, std::span(whole).last(part.size())))
+              << name_of(types.stored) << " for " << name_of(types.activations) << ", " << rows
+              << " rows, head size " << shape.head_dim;
+        }
       }
     }
   }
@@ -187,33 +190,37 @@ TEST(Attention, RoundsItsResultToTheTypeOfTheActivations) {
 }
 
 TEST(Attention, ReadsThroughABlockTableWithTheSameBitsAndNothingBeyondTheContext) {
-  const Problem p({4, 2, 32}, 150);
   ThreadPool pool(2);
-  for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
-    const std::int64_t blocks = (p.context + block_size - 1) / block_size;
-    std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
-    for (std::int64_t b = 0; b < blocks; ++b)
-      table[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(2 * (blocks - b));
-    const cpu::SlotMap slots{0, table.data(), block_size};
-    // Every slot of no sequence holds NaN: a read of it, or a weight of 0 for it, would show.
-    const auto pool_numbers = static_cast<std::size_t>((2 * blocks + 1) * block_size * p.kv_width());
-    std::vector<float> k(pool_numbers, std::numeric_limits<float>::quiet_NaN()), v = k;
-    for (std::int64_t position = 0; position < p.context; ++position) {
-      std::copy_n(&p.k[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
-                  &k[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
-      std::copy_n(&p.v[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
-                  &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
-    }
-    const cpu::KvRows rows{DType::f32, reinterpret_cast<const std::byte*>(k.data()),
-                           reinterpret_cast<const std::byte*>(v.data())};
-    for (const std::int64_t count : {1, 9}) {
-      const cpu::AttentionSequence sequence{0, count, p.context, slots};
-      const float* q = &p.q[static_cast<std::size_t>((p.context - count) * p.q_width())];
-      std::vector<float> out(static_cast<std::size_t>(count * p.q_width()));
-      cpu::attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), DType::f32, pool);
-      EXPECT_TRUE(same_bits(out, attend(p, count))) << count << " rows, block size " << block_size;
-      cpu::attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
-      EXPECT_TRUE(same_bits(out, attend_plainly(p, count))) << "plain, block size " << block_size;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const Problem p({4, 2, 32}, 151, type);
+    for (const std::int64_t block_size : {1, 2, 3, 7, 16, 17, 64, 100}) {
+      const std::int64_t blocks = (p.context + block_size - 1) / block_size;
+      std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
+      for (std::int64_t b = 0; b < blocks; ++b)
+        table[static_cast<std::size_t>(b)] = static_cast<std::int32_t>(2 * (blocks - b));
+      const cpu::SlotMap slots{0, table.data(), block_size};
+      // Every slot of no sequence holds NaN: a read of it, or a weight of 0 for it, would show.
+      const auto pool_numbers = static_cast<std::size_t>((2 * blocks + 1) * block_size * p.kv_width());
+      std::vector<float> k(pool_numbers, std::numeric_limits<float>::quiet_NaN()), v = k;
+      for (std::int64_t position = 0; position < p.context; ++position) {
+        std::copy_n(&p.k[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
+                    &k[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
+        std::copy_n(&p.v[static_cast<std::size_t>(position * p.kv_width())], p.kv_width(),
+                    &v[static_cast<std::size_t>(slots.slot(position) * p.kv_width())]);
+      }
+      const std::vector<std::byte> k_stored = stored(k, type), v_stored = stored(v, type);
+      const cpu::KvRows rows{type, k_stored.data(), v_stored.data()};
+      for (const std::int64_t count : {1, 9}) {
+        const cpu::AttentionSequence sequence{0, count, p.context, slots};
+        const float* q = &p.q[static_cast<std::size_t>((p.context - count) * p.q_width())];
+        std::vector<float> out(static_cast<std::size_t>(count * p.q_width()));
+        cpu::attention(p.shape, rows, {&sequence, 1}, q, out.data(), p.q_width(), type, pool);
+        EXPECT_TRUE(same_bits(out, attend(p, count, type, 1, type)))
+            << name_of(type) << ", " << count << " rows, block size " << block_size;
+        cpu::attention_plain(p.shape, rows, sequence, q, out.data(), p.q_width());
+        EXPECT_TRUE(same_bits(out, attend_plainly(p, count, type)))
+            << "plain, " << name_of(type) << ", block size " << block_size;
+      }
     }
   }
 }
