@@ -76,8 +76,9 @@ struct AttentionSequence {
 /// Positions are taken in chunks of fixed size, counted from position 0, and the softmax parts of the chunks
 /// are merged in order. So a row's bits depend only on its q and on the K and V that it sees. The other rows
 /// of the pass, the places of the slots and the number of threads change nothing. Slots beyond a sequence's
-/// context are never read. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"
-/// (2018); Dao et al., "FlashAttention" (2022).
+/// context are never read. Where K and V and the activations are in bf16 and the processor multiplies bf16 in
+/// pairs (lines.h), the softmax weights are rounded to bf16. Source: Milakov and Gimelshein, "Online
+/// normalizer calculation for softmax" (2018); Dao et al., "FlashAttention" (2022).
 void attention(const AttentionShape& shape, const KvRows& rows, std::span<const AttentionSequence> sequences,
                const float* q, float* out, std::int64_t stride, DType store_as, ThreadPool& pool);
 

@@ -385,7 +385,7 @@ void score_chunk(const Line* q, std::int64_t queries, std::int64_t keys, std::in
 /// @param result  that of a query which sees none of the chunk is not used
 template <LineKind kind, DType dtype>
 void attend_together(std::span<const Query> queries, const Line* q, std::int64_t head_dim, std::int64_t first,
-                     Chunk chunk, ChunkScratch& scratch, const ChunkResult& result) {
+                     Chunk& chunk, ChunkScratch& scratch, const ChunkResult& result) {
   const std::int64_t width = padded(head_dim);
   const auto query_count = static_cast<std::int64_t>(queries.size());
   scratch.scores.resize(queries.size() * kChunk);

@@ -136,9 +136,8 @@ struct Lanes<LineKind::bf16> {
   }
   /// Stores sixteen numbers, rounded to bf16; returns them as they read back. Denormals become 0.
   static Vec16 store_rounded(Vec16 x, std::byte* to) {
-    const auto bits = __m256i(_mm512_cvtneps_pbh(x.lanes));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), __m256i(_mm512_cvtneps_pbh(x.lanes)));
+    return Vec16::load<DType::bf16>(to);
   }
   /// As a line in memory.
   Line line() const {

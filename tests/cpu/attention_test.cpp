@@ -96,8 +96,8 @@ TEST(Attention, AgreesWithThePlainRungForEveryGroupAndHeadSize) {
 
 // With bf16 on both sides, the scores may come from other instructions. So only the result's rounding to bf16
 // is allowed beside the bound; and where V is multiplied in bf16, the rounding of the weights: each moves its
-// value, of 1 at most, by one part in 512 of its share. Errors of many positions partly cancel, so their mean
-// is far smaller.
+// value, of 1 at most, by one part in 512 of its share. Errors of many positions partly cancel, so the root
+// of their mean square has a closer bound.
 TEST(Attention, AgreesWithThePlainRungWhenAllNumbersAreBf16) {
 #if defined(KVCACHE_BF16_DOT)
   constexpr float kWeights = 1.0F / 512;
